@@ -1,0 +1,39 @@
+"""What was decided: every "auto" of the user's settings replaced by a value. Made once, by `resolve`, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The settings that the engine runs with. The defaults here suit tests; real ones come from `resolve`."""
+
+    device: str = "cpu"
+    dtype: str = "float32"  # of weights and activations, a torch dtype's name
+    seed: int = 0
+    # memory and cache
+    max_model_len: int = 2048
+    block_size: int = 16  # tokens a block
+    kv_dtype: str = "float32"
+    kv_bytes: int = 64 << 20  # of the whole KV arena
+    enable_prefix_caching: bool = True
+    # scheduler
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 2048
+    enable_chunked_prefill: bool = True
+    scheduling_policy: str = "fcfs"  # or "priority"
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold: int = 0  # 0: no prompt counts as long
+    overlap_depth: int = 1  # plans in flight beside the one being committed
+    num_speculative_tokens: int = 0
+    # layout over ranks
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    # levels
+    optimization_level: int = 2
+    attention_backend: str = "auto"
+    reasons: Mapping[str, str] = field(default_factory=dict)  # field name -> why it has this value

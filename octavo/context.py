@@ -1,0 +1,38 @@
+"""The one argument every layer receives: the flat batch of a step and what attention needs to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A plan lowered to the device: the tokens of all slices one after the other. T tokens, S slices, N sampled positions, G KV groups.
+
+    Where a batch is padded to a captured size, padding tokens have slot -1 and padding slices have length 0.
+    """
+
+    tokens: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    starts: torch.Tensor  # [S + 1] int32: slice s owns tokens starts[s] to starts[s + 1]
+    lengths: torch.Tensor  # [S] int32: context of each slice after this step, its own tokens included
+    rows: torch.Tensor  # [S] int32
+    slots: torch.Tensor  # [G, T] int64: where each token's KV goes in each group, block * block_tokens + offset; -1: nowhere
+    sample_at: torch.Tensor  # [N] int64: positions in the flat batch whose logits are sampled
+    sample_rows: torch.Tensor  # [N] int64: the row of each
+    # Bounds the host knows without asking the device:
+    num_tokens: int
+    num_slices: int
+    max_count: int  # the longest slice
+    max_length: int  # the longest context after this step, an upper bound
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    batch: Batch
+    attention: tuple[Any, ...]  # one AttentionPlan per KV group, made by the backend's `plan`
+    embeds: torch.Tensor | None = None  # [T, hidden]: replaces the embedding where media are
+    hidden_in: torch.Tensor | None = None  # [T, hidden]: from the pipeline stage before this one

@@ -1,0 +1,60 @@
+"""The front's view of an engine: put requests in, read news out. The server and `AsyncLLM` know only this protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from octavo.types import FinishReason, Request, SequenceOutput
+
+
+class EngineDead(RuntimeError):
+    """The engine process has ended; the text is its own first error."""
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """A reading of the engine's gauges and running counters. Counters only grow."""
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage: float = 0.0  # 0 to 1
+    num_preemptions: int = 0
+    prefix_cache_queries: int = 0  # tokens looked up
+    prefix_cache_hits: int = 0  # tokens found
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    num_steps: int = 0
+    steps_ended_at_s: float = 0.0  # engine's monotonic clock, when the last step ended
+    now_s: float = 0.0  # the same clock at the reading
+    counters: Mapping[str, float] = field(default_factory=dict)  # further named counts (evictions, failed steps, cache misses by reason)
+    histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict)  # name -> (upper bound, count)
+
+
+class AsyncEngine(Protocol):
+    """An engine seen from an event loop. Ids are the front's and unique for its life."""
+
+    def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
+        """Start the request and give its news until every continuation has finished. Closing the iterator early aborts the request.
+        Raises `EngineDead` when the engine ends."""
+        ...
+
+    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
+        """The front ended a continuation itself after its first `num_tokens` tokens (a stop string); no news of it follow."""
+        ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached blocks; False when some are in use."""
+        ...
+
+    @property
+    def dead(self) -> str | None:
+        """The first error of an engine that has ended, else None."""
+        ...
+
+    async def close(self, drain_s: float = 0.0) -> None: ...

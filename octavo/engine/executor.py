@@ -1,0 +1,27 @@
+"""Who runs a plan. The protocol has two halves: the forward pass, and the sampling that may have to wait for grammar masks."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from octavo.core.plan import Plan, StepOutput
+
+
+class StepFuture(Protocol):
+    """A step under way. `result()` blocks until its output is on the host; it raises what the step raised."""
+
+    def result(self) -> StepOutput: ...
+
+
+class Executor(Protocol):
+    def submit(self, plan: Plan) -> StepFuture:
+        """Start the step on every rank, in submission order; for a plan with `masked` slices only its forward half."""
+        ...
+
+    def sample(self, plan: Plan, masks: Any) -> None:
+        """Second half of a plan with `masked` slices: `masks` holds packed token bits per masked slice, in `plan.masked` order."""
+        ...
+
+    def close(self) -> None:
+        """End workers and give the device memory back."""
+        ...

@@ -1,0 +1,309 @@
+"""Plain data that crosses the border of the engine: requests, sampling parameters and outputs. No torch, no I/O.
+
+Names and defaults follow vLLM's `SamplingParams`, `RequestOutput` and `CompletionOutput`, so scripts move over unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+MAX_CONTINUATIONS = 16384
+GREEDY_BELOW = 1e-5  # a temperature under this is greedy, as in vLLM
+SMALLEST_TEMPERATURE = 1e-2  # between the two, the temperature is raised to this to stay clear of overflow
+
+
+class InvalidRequest(ValueError):
+    """What a caller asked for cannot be done: names the field, the value and what works."""
+
+    def __init__(self, field_name: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"{field_name} = {shown} is not possible: {allowed}")
+        self.field = field_name
+        self.value = shown
+        self.allowed = allowed
+
+
+class FinishReason(str, Enum):
+    """Why a sequence ended; the values are OpenAI's, with `abort` and `error` added."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class OutputKind(Enum):
+    """What each `RequestOutput` of a stream carries."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+RequestOutputKind = OutputKind  # vLLM's name for it
+
+
+@dataclass(frozen=True)
+class StructuredOutputs:
+    """Exactly one constraint on the text (vLLM's `StructuredOutputsParams`)."""
+
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("json", "json_object", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidRequest("structured_outputs", given, "give exactly one of json, json_object, regex, choice, grammar")
+        value = getattr(self, given[0])
+        if value is False or value == "" or value == []:
+            raise InvalidRequest(f"structured_outputs.{given[0]}", value, "the constraint is empty; leave the field out instead")
+
+
+StructuredOutputsParams = StructuredOutputs  # vLLM's name for it
+
+
+def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequest(name, value, "a finite number is needed")
+    if value < low or value > high or (open_low and value == low):
+        left = "(" if open_low else "["
+        raise InvalidRequest(name, value, f"it must lie in {left}{low}, {high}]")
+
+
+def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(name, value, "an integer is needed")
+    if value < low or (high is not None and value > high):
+        raise InvalidRequest(name, value, f"it must be at least {low}" + ("" if high is None else f" and at most {high}"))
+
+
+def _integers(name: str, values: object, low: int = 0) -> None:
+    if not isinstance(values, (list, tuple)):
+        raise InvalidRequest(name, values, "a list of token ids is needed")
+    for value in values:  # pyright: ignore[reportUnknownVariableType]
+        _integer(name, value, low)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to continue a prompt. Every field is checked on construction; what needs the vocabulary is checked by `check_vocabulary`.
+
+    Raises `InvalidRequest` with the field, the value and what works.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 and -1 mean off
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: Sequence[str] | str = ()
+    stop_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
+    output_kind: OutputKind = OutputKind.CUMULATIVE
+    structured_outputs: StructuredOutputs | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    # Filled in by the front, which knows the tokeniser: ids that end a sequence, and banned words as id sequences.
+    eos_token_ids: tuple[int, ...] = ()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        _integer("n", self.n, 1, MAX_CONTINUATIONS)
+        _number("presence_penalty", self.presence_penalty, -2, 2)
+        _number("frequency_penalty", self.frequency_penalty, -2, 2)
+        _number("repetition_penalty", self.repetition_penalty, 0, 1e6, open_low=True)
+        _number("temperature", self.temperature, 0, 1e6)
+        _number("top_p", self.top_p, 0, 1, open_low=True)
+        _integer("top_k", self.top_k, -1)
+        _number("min_p", self.min_p, 0, 1)
+        _integer("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequest("min_tokens", self.min_tokens, f"it must not be over max_tokens = {self.max_tokens}")
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**63 - 1)
+            put("seed", None if self.seed == -1 else self.seed)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is True or value is False:
+                put(name, 1 if value else None)
+            elif value is not None:
+                _integer(name, value, -1)
+        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        if any(not isinstance(text, str) or not text for text in stop):
+            raise InvalidRequest("stop", self.stop, "each stop string must be a text of at least one character")
+        if stop and not self.detokenize:
+            raise InvalidRequest("stop", self.stop, "stop strings need detokenize=True")
+        put("stop", tuple(stop))
+        _integers("stop_token_ids", self.stop_token_ids)
+        put("stop_token_ids", tuple(self.stop_token_ids))
+        if any(not isinstance(word, str) or not word for word in self.bad_words):
+            raise InvalidRequest("bad_words", self.bad_words, "each word must be a text of at least one character")
+        put("bad_words", tuple(self.bad_words))
+        if self.truncate_prompt_tokens is not None:
+            _integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1)
+            if self.truncate_prompt_tokens == 0:
+                raise InvalidRequest("truncate_prompt_tokens", 0, "use -1 (to the model's length) or a positive number")
+        if self.logit_bias is not None:
+            for token, bias in self.logit_bias.items():
+                _integer("logit_bias", token, 0)
+                _number(f"logit_bias[{token}]", bias, -100, 100)
+            put("logit_bias", dict(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            _integers("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
+                raise InvalidRequest("allowed_token_ids", self.allowed_token_ids, "the list must not be empty")
+            put("allowed_token_ids", tuple(self.allowed_token_ids))
+        if self.skip_reading_prefix_cache is None:
+            put("skip_reading_prefix_cache", self.prompt_logprobs is not None)
+        if self.temperature < GREEDY_BELOW:
+            if self.n > 1:
+                raise InvalidRequest("n", self.n, "greedy sampling (temperature 0) gives n equal texts; use n = 1 or a temperature")
+            for name, value in (("temperature", 0.0), ("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+                put(name, value)
+        elif self.temperature < SMALLEST_TEMPERATURE:
+            put("temperature", SMALLEST_TEMPERATURE)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def ending_token_ids(self) -> frozenset[int]:
+        """Ids whose sampling ends the sequence: the model's end ids unless ignored, and the caller's."""
+        eos = () if self.ignore_eos else self.eos_token_ids
+        return frozenset(eos) | frozenset(self.stop_token_ids)
+
+    def check_vocabulary(self, vocab_size: int, max_logprobs: int = 20) -> None:
+        """Raise `InvalidRequest` for ids past the vocabulary and for more log-probabilities than the server gives."""
+        for name, ids in (("logit_bias", self.logit_bias or ()), ("allowed_token_ids", self.allowed_token_ids or ()),
+                          ("stop_token_ids", self.stop_token_ids)):
+            for token in ids:
+                if token >= vocab_size:
+                    raise InvalidRequest(name, token, f"token ids must be below the vocabulary size {vocab_size}")
+        for name in ("logprobs", "prompt_logprobs"):
+            asked = getattr(self, name)
+            if asked is not None and max_logprobs >= 0 and (asked > max_logprobs or asked == -1):
+                raise InvalidRequest(name, asked, f"at most {max_logprobs} (--max-logprobs)")
+
+
+@dataclass(frozen=True)
+class MediaItem:
+    """An image, a video or a sound in a prompt: it fills the token span [offset, offset + length)."""
+
+    kind: str
+    content_hash: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue. Complete and checked when constructed; `id` is unique in the engine's life."""
+
+    id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrival_s: float = 0.0  # a clock of the front's choosing; the core only compares such numbers
+    priority: int = 0  # lower runs first
+    media: tuple[MediaItem, ...] = ()
+    adapter: str | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the chosen token first, then the top alternatives in falling order."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    rank: int  # of the chosen token, from 1
+
+
+@dataclass(frozen=True)
+class SequenceOutput:
+    """What the engine tells the front about one continuation after a step: news only, never the whole text."""
+
+    request_id: str
+    index: int  # which of the n continuations
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # one entry a prompt token from the second on, as they become known
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the token id that ended it, None for the model's end id, or the error's text
+    num_cached_tokens: int | None = None  # set once, with the first output of a sequence
+    num_preemptions: int = 0
+    queued_s: float | None = None  # with the first output: how long the request waited for its first step
+    cache_miss: str | None = None  # with the first output: why the prefix cache gave no more
+
+
+@dataclass(frozen=True)
+class Logprob:
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass
+class RequestMetrics:
+    """Times on the front's monotonic clock, in seconds."""
+
+    arrival_time: float = 0.0
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    time_in_queue: float | None = None
+
+
+@dataclass
+class CompletionOutput:
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestOutput:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    metrics: RequestMetrics | None = None
+    num_cached_tokens: int | None = None
+    cache_miss: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
