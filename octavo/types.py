@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_CONTINUATIONS = 16384
 GREEDY_BELOW = 1e-5  # a temperature under this is greedy, as in vLLM
@@ -238,8 +238,7 @@ class Request:
     cache_salt: str | None = None
 
 
-@dataclass(frozen=True)
-class TokenLogprobs:
+class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position: the chosen token first, then the top alternatives in falling order."""
 
     token_ids: tuple[int, ...]
@@ -247,9 +246,11 @@ class TokenLogprobs:
     rank: int  # of the chosen token, from 1
 
 
-@dataclass(frozen=True)
-class SequenceOutput:
-    """What the engine tells the front about one continuation after a step: news only, never the whole text."""
+class SequenceOutput(NamedTuple):
+    """What the engine tells the front about one continuation after a step: news only, never the whole text.
+
+    A named tuple, since one is made for every token and it is several times cheaper to make than a frozen dataclass.
+    """
 
     request_id: str
     index: int  # which of the n continuations
