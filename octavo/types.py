@@ -289,6 +289,7 @@ class CompletionOutput:
     token_ids: list[int]
     cumulative_logprob: float | None = None
     logprobs: list[dict[int, Logprob]] | None = None
+    text_offsets: list[int] | None = None  # with logprobs: where in the whole text each token's characters begin
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 

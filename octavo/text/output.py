@@ -1,0 +1,227 @@
+"""The one text core: turns the engine's news of a request into what its caller sees, for `LLM` and the server alike.
+
+Law: however the tokens are split over steps, and whatever the output kind, the pieces join to the same answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from octavo.text.detokenize import Detokenizer, Tokenizer
+from octavo.text.logprobs import decode_position
+from octavo.text.stops import StopScanner, StopStrings
+from octavo.types import (
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    OutputKind,
+    Request,
+    RequestMetrics,
+    RequestOutput,
+    SequenceOutput,
+    TokenLogprobs,
+)
+
+
+class Continuation:
+    """One of the n texts of a request as it grows. `give` hands out what is there; in a stream of deltas that is then forgotten."""
+
+    def __init__(self, index: int, request: Request, tokenizer: Tokenizer | None, stops: StopStrings | None) -> None:
+        params = request.params
+        self.index = index
+        self.num_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self._cumulative_logprob = 0.0
+        self._pieces: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[dict[int, Logprob]] = []
+        self._text_offsets: list[int] = []
+        self._tokenizer = tokenizer
+        self._with_logprobs = params.logprobs is not None
+        self._include_stop = params.include_stop_str_in_output
+        self._min_tokens = params.min_tokens
+        self._num_characters = 0  # decoded so far, also those held back
+        self._scanner = None if stops is None else StopScanner(stops, include=self._include_stop)
+        self._detokenizer = None
+        if tokenizer is not None and params.detokenize:
+            self._detokenizer = Detokenizer(
+                tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids
+            )
+
+    def push(self, news: SequenceOutput) -> bool:
+        """Take in the news; True when a stop string has ended the text, which the engine does not know yet."""
+        last = len(news.token_ids) - 1
+        for at, token_id in enumerate(news.token_ids):
+            if self._with_logprobs:
+                self._record(news.logprobs[at])
+            self._token_ids.append(token_id)
+            self.num_tokens += 1
+            if self._detokenizer is not None:
+                shown = self._include_stop or at < last or news.finish_reason is not FinishReason.STOP
+                if shown and self._extend(self._detokenizer.push(token_id)):
+                    return True
+        if news.finish_reason is not None:
+            if self._detokenizer is not None and self._extend(self._detokenizer.flush()):
+                return True
+            self._end(news.finish_reason, news.stop_reason)
+        return False
+
+    def _record(self, entry: TokenLogprobs) -> None:
+        pending = b"" if self._detokenizer is None else self._detokenizer.pending
+        self._logprobs.append(decode_position(entry, self._tokenizer, pending))
+        self._text_offsets.append(self._num_characters)
+        self._cumulative_logprob += entry.logprobs[0]
+
+    def _extend(self, piece: str) -> bool:
+        """Add decoded text; True when a stop string ended it."""
+        if not piece:
+            return False
+        self._num_characters += len(piece)
+        if self._scanner is None:
+            self._pieces.append(piece)
+            return False
+        certain, stop = self._scanner.push(piece, armed=self.num_tokens >= self._min_tokens)
+        self._pieces.append(certain)
+        if stop is None:
+            return False
+        self._end(FinishReason.STOP, stop)
+        return True
+
+    def _end(self, reason: FinishReason, stop_reason: int | str | None) -> None:
+        if self._scanner is not None:
+            self._pieces.append(self._scanner.flush())
+        self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def give(self, kind: OutputKind) -> CompletionOutput:
+        given = CompletionOutput(
+            index=self.index,
+            text="".join(self._pieces),
+            token_ids=self._token_ids,
+            finish_reason=None if self.finish_reason is None else self.finish_reason.value,
+            stop_reason=self.stop_reason,
+        )
+        if self._with_logprobs:
+            given.cumulative_logprob = self._cumulative_logprob
+            given.logprobs, given.text_offsets = self._logprobs, self._text_offsets
+        if kind is OutputKind.DELTA:
+            self._pieces, self._token_ids, self._logprobs, self._text_offsets = [], [], [], []
+        else:
+            self._pieces = [given.text]
+            self._token_ids = self._token_ids.copy()
+            self._logprobs, self._text_offsets = self._logprobs.copy(), self._text_offsets.copy()
+        return given
+
+
+class PromptLogprobs:
+    """Log-probabilities of the prompt's own tokens, complete once the last one is known."""
+
+    def __init__(self, token_ids: tuple[int, ...], tokenizer: Tokenizer | None) -> None:
+        self._token_ids = token_ids
+        self._tokenizer = tokenizer
+        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, skip_special_tokens=False)
+        self.positions: list[dict[int, Logprob] | None] = [None]
+        self._pass(token_ids[0])
+
+    @property
+    def complete(self) -> bool:
+        return len(self.positions) == len(self._token_ids)
+
+    def push(self, entries: Iterable[TokenLogprobs]) -> None:
+        for entry in entries:
+            pending = b"" if self._detokenizer is None else self._detokenizer.pending
+            self.positions.append(decode_position(entry, self._tokenizer, pending))
+            self._pass(entry.token_ids[0])
+
+    def _pass(self, token_id: int) -> None:
+        if self._detokenizer is not None:
+            self._detokenizer.push(token_id)
+
+
+class RequestState:
+    """All continuations of one request, fed with the engine's news until `finished`."""
+
+    def __init__(
+        self,
+        request: Request,
+        prompt: str | None,
+        tokenizer: Tokenizer | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        params = request.params
+        self.request = request
+        self.prompt = prompt
+        self.metrics = RequestMetrics(arrival_time=request.arrival_s)
+        self.num_cached_tokens: int | None = None
+        self.cache_miss: str | None = None
+        self._clock = clock
+        stops = StopStrings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
+        self.continuations = [Continuation(index, request, tokenizer, stops) for index in range(params.n)]
+        self._num_open = params.n
+        asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
+        self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
+        self._prompt_logprobs_given = False
+
+    @property
+    def finished(self) -> bool:
+        return self._num_open == 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(continuation.num_tokens for continuation in self.continuations)
+
+    def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
+        """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):
+        the engine must be told of those. News of a continuation that has ended are late and ignored."""
+        stopped: list[tuple[int, int]] = []
+        changed: list[Continuation] = []
+        for one in news:
+            continuation = self.continuations[one.index]
+            if continuation.finish_reason is not None:
+                continue
+            self._note(one)
+            if continuation.push(one):
+                stopped.append((one.index, continuation.num_tokens))
+            self._num_open -= continuation.finish_reason is not None
+            if continuation not in changed and (one.token_ids or one.finish_reason):
+                changed.append(continuation)
+        if self.finished and self.metrics.finished_time is None:
+            self.metrics.finished_time = self._clock()
+        return self._output(changed), stopped
+
+    def _note(self, news: SequenceOutput) -> None:
+        if news.token_ids and self.metrics.first_token_time is None:
+            self.metrics.first_token_time = self._clock()
+        if self.metrics.time_in_queue is None:
+            self.metrics.time_in_queue = news.queued_s
+        if self.num_cached_tokens is None and news.index == 0:
+            self.num_cached_tokens, self.cache_miss = news.num_cached_tokens, news.cache_miss
+        if self._prompt_logprobs is not None and news.index == 0:
+            self._prompt_logprobs.push(news.prompt_logprobs)
+
+    def _output(self, changed: list[Continuation]) -> RequestOutput | None:
+        kind = self.request.params.output_kind
+        if not changed or (kind is OutputKind.FINAL_ONLY and not self.finished):
+            return None
+        shown = changed if kind is OutputKind.DELTA else self.continuations
+        return RequestOutput(
+            request_id=self.request.id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.request.prompt_token_ids) if kind is not OutputKind.DELTA else [],
+            outputs=[continuation.give(kind) for continuation in shown],
+            finished=self.finished,
+            prompt_logprobs=self._prompt_positions(kind),
+            metrics=self.metrics,
+            num_cached_tokens=self.num_cached_tokens,
+            cache_miss=self.cache_miss,
+        )
+
+    def _prompt_positions(self, kind: OutputKind) -> list[dict[int, Logprob] | None] | None:
+        """In a stream of deltas they come once, as soon as they are complete."""
+        if self._prompt_logprobs is None or not self._prompt_logprobs.complete:
+            return None
+        if kind is OutputKind.DELTA and self._prompt_logprobs_given:
+            return None
+        self._prompt_logprobs_given = True
+        return self._prompt_logprobs.positions
