@@ -253,7 +253,7 @@ class SequenceOutput(NamedTuple):
     """
 
     request_id: str
-    index: int  # which of the n continuations
+    index: int  # which of the n continuations  # pyright: ignore[reportIncompatibleMethodOverride]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # one entry a prompt token from the second on, as they become known

@@ -1,0 +1,52 @@
+"""The worker inside the engine process: one device, no hop. A step is launched by `submit`; on a GPU its result is awaited later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo.core.plan import Plan, StepOutput
+from octavo.engine.executor import StepFuture
+
+
+class Worker(Protocol):
+    """The hands of one device (`octavo.worker.runner.Runner`)."""
+
+    def step(self, plan: Plan) -> StepFuture: ...
+
+    def forward(self, plan: Plan) -> None: ...
+
+    def sample(self, plan: Plan, masks: Any) -> StepFuture: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Deferred:
+    """The future of a plan in two halves: there is nothing to wait for before its second half was given."""
+
+    inner: StepFuture | None = None
+
+    def result(self) -> StepOutput:
+        assert self.inner is not None, "a masked plan is sampled before its result is asked for"
+        return self.inner.result()
+
+
+class InlineExecutor:
+    """Runs plans on a worker in this process, in submission order."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._halves: dict[int, Deferred] = {}  # step -> the future its second half completes
+
+    def submit(self, plan: Plan) -> StepFuture:
+        if not plan.masked:
+            return self.worker.step(plan)
+        self.worker.forward(plan)
+        return self._halves.setdefault(plan.step, Deferred())
+
+    def sample(self, plan: Plan, masks: Any) -> None:
+        self._halves.pop(plan.step).inner = self.worker.sample(plan, masks)
+
+    def close(self) -> None:
+        self.worker.close()

@@ -1,0 +1,133 @@
+"""The engine's loop: receive, plan, submit, commit. One loop at any depth; depth 1 hides the host's work behind the device's."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from octavo.core.scheduler import Scheduler
+
+from octavo.core.plan import Plan
+from octavo.engine.executor import Executor, StepFuture
+from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.types import FinishReason, InvalidRequest, SequenceOutput
+
+log = logging.getLogger(__name__)
+
+
+class ExecutorDead(RuntimeError):
+    """No further step can run: a worker or its device is gone. The text is the worker's own first error."""
+
+
+class Outbox(Protocol):
+    """Where news goes. Calls must not block for long: the device may be waiting."""
+
+    def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
+
+    def answer(self, ask: Ask, value: object) -> None: ...
+
+
+class EngineLoop:
+    """Drives one scheduler and one executor. Not thread-safe: one thread calls `handle` and `step`."""
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.outbox = outbox
+        self.clock = clock
+        self.depth = depth
+        self.flight: deque[tuple[Plan, StepFuture]] = deque()
+        self.num_steps = 0
+        self.num_failed_steps = 0
+        self.step_ended_at_s = clock()
+        self.stopping = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do; else the caller blocks until a command comes."""
+        return bool(self.flight) or self.scheduler.has_work
+
+    def handle(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            match command:
+                case Add():
+                    self._add(command)
+                case Finish(request_id, index, reason, num_tokens):
+                    self.scheduler.finish(request_id, index, reason, num_tokens)
+                case Abort(request_id):
+                    self.scheduler.abort(request_id)
+                case Ask():
+                    self.outbox.answer(command, self._answer(command.what))
+                case Stop():
+                    self.stopping = True
+                    if not command.drain:
+                        self.scheduler.abort_all()
+
+    def step(self) -> None:
+        plan = self.scheduler.plan(self.clock())
+        if plan is not None:
+            self._submit(plan)
+        if self.flight and (len(self.flight) > self.depth or plan is None):
+            self._commit(*self.flight.popleft())
+
+    def close(self) -> None:
+        self.flight.clear()
+        self.executor.close()
+
+    def _add(self, add: Add) -> None:
+        try:
+            self.scheduler.add([add.request])
+        except InvalidRequest as refusal:
+            self.outbox.send([
+                SequenceOutput(add.request.id, index, finish_reason=FinishReason.ERROR, stop_reason=str(refusal))
+                for index in range(add.request.params.n)
+            ])
+
+    def _submit(self, plan: Plan) -> None:
+        try:
+            self.flight.append((plan, self.executor.submit(plan)))
+        except ExecutorDead:
+            raise
+        except Exception as error:
+            self._failed(plan, error)
+
+    def _commit(self, plan: Plan, future: StepFuture) -> None:
+        try:
+            output = future.result()
+        except ExecutorDead:
+            raise
+        except Exception as error:
+            self._failed(plan, error)
+            return
+        now_s = self.clock()
+        self.num_steps += 1
+        self.step_ended_at_s = now_s
+        self.outbox.send(self.scheduler.commit(plan, output, now_s))
+
+    def _failed(self, plan: Plan, error: Exception) -> None:
+        """A step raised: its sequences end with the reason, all others go on."""
+        log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
+        self.num_failed_steps += 1
+        self.step_ended_at_s = self.clock()
+        self.outbox.send(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
+
+    def _answer(self, what: str) -> object:
+        if what == "stats":
+            return self.stats()
+        if what == "reset_prefix_cache":
+            return self.scheduler.reset_prefix_cache()
+        raise AssertionError(f"unknown question {what!r}")
+
+    def stats(self) -> dict[str, object]:
+        """Gauges and counters as plain data; `EngineStats` on the front's side gives them names."""
+        return {
+            **self.scheduler.stats(),
+            "num_steps": self.num_steps,
+            "num_failed_steps": self.num_failed_steps,
+            "steps_ended_at_s": self.step_ended_at_s,
+            "now_s": self.clock(),
+        }

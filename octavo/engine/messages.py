@@ -1,0 +1,45 @@
+"""What a front says to an engine. Plain data; the same messages serve the inline and the separate-process engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.types import FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The front ended one continuation after its first `num_tokens` tokens."""
+
+    request_id: str
+    index: int
+    reason: FinishReason
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question that the engine answers between two steps: "stats", "reset_prefix_cache"."""
+
+    id: str  # unique over all fronts
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the engine: at once, or when all work is done."""
+
+    drain: bool
+
+
+Command = Add | Finish | Abort | Ask | Stop

@@ -1,0 +1,222 @@
+"""An engine in another process, seen from an event loop: the `AsyncEngine` of the server and of `AsyncLLM`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from octavo.engine.channel import decode_reply, encode_command
+from octavo.engine.client import EngineDead, EngineStats
+from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.process import Child, spawn
+from octavo.types import FinishReason, Request, SequenceOutput
+
+_STATS = frozenset(item.name for item in fields(EngineStats))
+
+
+class Stream:
+    """News of one request that its reader has not taken yet. Unbounded, but a sequence's news is bounded by its tokens."""
+
+    __slots__ = ("_news", "_waiter", "open")
+
+    def __init__(self, num_continuations: int) -> None:
+        self._news: list[SequenceOutput] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self.open = num_continuations
+
+    def put(self, output: SequenceOutput) -> None:
+        self._news.append(output)
+        if output.finish_reason is not None:
+            self.open -= 1
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> list[SequenceOutput]:
+        """All news since the last call, as soon as there is some; empty when woken for another reason."""
+        if not self._news:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        news, self._news = self._news, []
+        return news
+
+
+class RemoteEngine:
+    """Made by `RemoteEngine.start`, inside the event loop that will use it."""
+
+    def __init__(self, child: Child, on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        self.info: Mapping[str, Any] = {}
+        self._on_stage = on_stage
+        self._child = child
+        self._dead: str | None = None
+        self._gone = asyncio.Event()
+        self._streams: dict[str, Stream] = {}
+        self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+            self._socket.setsockopt(option, 0)
+        self._socket.connect(child.address)
+        self._tasks = [asyncio.create_task(self._read_news()), asyncio.create_task(self._read_status())]
+
+    @classmethod
+    async def start(
+        cls, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> RemoteEngine:
+        """Start the process and wait until its engine is ready. Raises `EngineDead` with the child's own first error."""
+        engine = cls(spawn(build, args), on_stage)
+        try:
+            await engine.ready()
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+
+    async def ready(self) -> None:
+        await self._ready
+
+    @property
+    def dead(self) -> str | None:
+        return self._dead
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
+        self._check_alive()
+        assert request.id not in self._streams, "ids are the front's and unique"
+        stream = self._streams[request.id] = Stream(request.params.n)
+        try:
+            self._send(Add(request))
+            while stream.open:
+                news = await stream.wait()
+                if news:
+                    yield news
+                else:
+                    self._check_alive()
+        finally:
+            del self._streams[request.id]
+            if stream.open and self._dead is None:
+                self._send(Abort(request.id))
+
+    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.open -= 1
+            stream.wake()
+        if self._dead is None:
+            self._send(Finish(request_id, index, reason, num_tokens))
+
+    def abort(self, request_id: str) -> None:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.open = 0
+            stream.wake()
+        if self._dead is None:
+            self._send(Abort(request_id))
+
+    async def stats(self) -> EngineStats:
+        return stats_from(await self._ask("stats"))
+
+    async def reset_prefix_cache(self) -> bool:
+        return await self._ask("reset_prefix_cache")
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """End the engine: let running requests finish for `drain_s`, then end what is left."""
+        if self._dead is None and self._ready.done():
+            self._send(Stop(drain=drain_s > 0))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), max(drain_s, 2.0))
+        await asyncio.to_thread(self._child.kill)
+        if self._dead is None:
+            self._died("the engine was closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+        self._context.term()
+
+    async def _ask(self, what: str) -> Any:
+        self._check_alive()
+        ask = Ask(uuid.uuid4().hex, what)
+        answer = self._asked[ask.id] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(ask)
+            return await answer
+        finally:
+            del self._asked[ask.id]
+
+    def _send(self, command: Command) -> None:
+        self._socket.send(encode_command(command), zmq.NOBLOCK)
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDead(self._dead)
+
+    async def _read_news(self) -> None:
+        while True:
+            kind, body = decode_reply(await self._socket.recv())
+            if kind == "news":
+                for output in body:
+                    stream = self._streams.get(output.request_id)
+                    if stream is not None:
+                        stream.put(output)
+            else:
+                waiting = self._asked.get(body[0])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(body[1])
+
+    async def _read_status(self) -> None:
+        reader = asyncio.StreamReader()
+        pipe = os.fdopen(self._child.status_fd, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        error: str | None = None
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                if message["kind"] == "ready":
+                    self.info = message["info"]
+                    self._ready.set_result(None)
+                elif message["kind"] == "error":
+                    error = message["error"]
+                elif self._on_stage is not None:
+                    self._on_stage(message)
+        finally:
+            transport.close()
+        code = await asyncio.to_thread(self._child.process.wait)
+        self._died(error or f"the engine process ended with {'signal ' + str(-code) if code < 0 else 'code ' + str(code)}")
+
+    def _died(self, reason: str) -> None:
+        self._dead = reason
+        self._gone.set()
+        if not self._ready.done():
+            self._ready.set_exception(EngineDead(reason))
+        for stream in self._streams.values():
+            stream.wake()
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(EngineDead(reason))
+
+
+def stats_from(values: Mapping[str, Any]) -> EngineStats:
+    """Named gauges and counters of an engine's answer; those without a field of their own go to `counters`."""
+    known = {name: value for name, value in values.items() if name in _STATS}
+    further = {name: float(value) for name, value in values.items() if name not in _STATS and isinstance(value, (int, float))}
+    return EngineStats(**known, counters=further)

@@ -1,0 +1,119 @@
+"""The engine's side of the wire: runs the loop, takes commands from any number of fronts and sends each its own news."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import zmq
+
+from octavo.engine.channel import decode_command, encode_answer, encode_news
+from octavo.engine.messages import Abort, Add, Ask, Command, Finish
+from octavo.types import SequenceOutput
+
+log = logging.getLogger(__name__)
+
+
+class WireOutbox:
+    """Sends news to the front that a request came from. A front that has left gets nothing; the others do not notice."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._fronts: dict[str, bytes] = {}  # request or question id -> identity of its front, while news of it can follow
+        self._open: dict[str, int] = {}  # request id -> continuations that have not ended
+
+    def arrived(self, front: bytes, command: Command) -> None:
+        """Note whose command this is, before the loop handles it."""
+        match command:
+            case Add(request):
+                self._fronts[request.id] = front
+                self._open[request.id] = request.params.n
+            case Ask(ask_id):
+                self._fronts[ask_id] = front
+            case Abort(request_id):
+                self._forget(request_id)
+            case Finish(request_id):
+                self._ended(request_id)
+            case _:
+                pass
+
+    def send(self, outputs: Sequence[SequenceOutput]) -> None:
+        by_front: dict[bytes, list[SequenceOutput]] = {}
+        for output in outputs:
+            front = self._fronts.get(output.request_id)
+            if front is None:
+                continue
+            by_front.setdefault(front, []).append(output)
+            if output.finish_reason is not None:
+                self._ended(output.request_id)
+        for front, news in by_front.items():
+            self._socket.send_multipart([front, encode_news(news)])
+
+    def answer(self, ask: Ask, value: object) -> None:
+        self._socket.send_multipart([self._fronts.pop(ask.id), encode_answer(ask.id, value)])
+
+    def _ended(self, request_id: str) -> None:
+        if request_id in self._open:
+            self._open[request_id] -= 1
+            if self._open[request_id] == 0:
+                self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._fronts.pop(request_id, None)
+        self._open.pop(request_id, None)
+
+
+class Loop(Protocol):
+    """What the server needs of `EngineLoop`."""
+
+    stopping: bool
+
+    @property
+    def busy(self) -> bool: ...
+
+    def handle(self, commands: Sequence[Command]) -> None: ...
+
+    def step(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EngineServer:
+    """Owns the socket and runs the loop in the calling thread until told to stop."""
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.bind(address)
+        self.outbox = WireOutbox(self._socket)
+
+    def run(self, loop: Loop) -> None:
+        while loop.busy or not loop.stopping:
+            loop.handle(self._receive(wait=not loop.busy))
+            if loop.busy:
+                loop.step()
+        loop.close()
+        self._socket.close()
+        self._context.term()
+
+    def _receive(self, wait: bool) -> list[Command]:
+        """All commands that have arrived; with `wait`, blocks until there is one."""
+        commands: list[Command] = []
+        flags = 0 if wait else zmq.NOBLOCK
+        while True:
+            try:
+                front, data = self._socket.recv_multipart(flags)
+            except zmq.Again:
+                return commands
+            flags = zmq.NOBLOCK
+            try:
+                command = decode_command(data)
+            except Exception:  # a front of another version, or a bug there: nobody else's request suffers
+                log.exception("a command of %d bytes could not be read and is ignored", len(data))
+                continue
+            self.outbox.arrived(front, command)
+            commands.append(command)

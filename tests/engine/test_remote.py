@@ -1,0 +1,144 @@
+"""The engine in its own process: news arrives, questions are answered, and no death of one side leaves the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from octavo.engine.client import EngineDead
+from octavo.engine.remote import RemoteEngine
+from octavo.types import FinishReason, Request, SamplingParams
+
+
+def request(name: str, tokens, **params) -> Request:
+    return Request(name, tuple(tokens), SamplingParams(**params))
+
+
+async def read(engine: RemoteEngine, name: str, tokens) -> list[int]:
+    got: list[int] = []
+    async for news in engine.stream(request(name, tokens)):
+        for output in news:
+            got.extend(output.token_ids)
+    return got
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def with_engine(build: str, use):
+    async def run():
+        engine = await RemoteEngine.start(build, ())
+        try:
+            return await use(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+def test_news_of_many_requests_arrive_in_order():
+    async def use(engine):
+        assert engine.info == {"hello": "front"}
+        prompts = {f"r{k}": list(range(k, k + 20)) for k in range(10)}
+        texts = await asyncio.gather(*(read(engine, name, tokens) for name, tokens in prompts.items()))
+        assert list(texts) == list(prompts.values())
+        stats = await engine.stats()
+        assert stats.num_requests_running == 0
+        assert stats.counters["strange"] == 3
+
+    with_engine("tests.engine.echo:build", use)
+
+
+def test_a_reader_that_leaves_aborts_its_request():
+    async def use(engine):
+        stream = engine.stream(request("gone", range(10_000)))
+        await anext(stream)
+        await stream.aclose()
+        assert await read(engine, "next", [1, 2]) == [1, 2]
+        assert (await engine.stats()).num_requests_running == 0
+
+    with_engine("tests.engine.echo:build", use)
+
+
+def test_finish_by_the_front_ends_the_stream():
+    async def use(engine):
+        stream = engine.stream(request("stopped", range(10_000)))
+        await anext(stream)
+        engine.finish("stopped", 0, FinishReason.STOP, 1)
+        async for _ in stream:
+            pass
+        assert (await engine.stats()).num_requests_running == 0
+
+    with_engine("tests.engine.echo:build", use)
+
+
+@pytest.mark.parametrize(("token", "said"), [(666, "RuntimeError: told to fail"), (667, "code 7")])
+def test_a_dead_engine_ends_every_stream_with_its_own_error(token, said):
+    async def use(engine):
+        other = asyncio.create_task(read(engine, "other", range(10_000)))
+        with pytest.raises(EngineDead, match=said):
+            await read(engine, "deadly", [token])
+        with pytest.raises(EngineDead, match=said):
+            await other
+        assert said in engine.dead
+        with pytest.raises(EngineDead):
+            await read(engine, "late", [1])
+
+    with_engine("tests.engine.echo:build", use)
+
+
+def test_a_failed_start_raises_the_childs_first_error():
+    with pytest.raises(EngineDead, match="ValueError: no such model: use another"):
+        with_engine("tests.engine.echo:build_and_fail", None)
+
+
+def test_close_ends_a_hung_engine():
+    async def run():
+        engine = await RemoteEngine.start("tests.engine.echo:build", ())
+        reader = asyncio.create_task(read(engine, "hang", [668, 1]))
+        await asyncio.sleep(0.1)
+        await engine.close()
+        with pytest.raises(EngineDead):
+            await reader
+        return engine.pid
+
+    assert not alive(asyncio.run(run()))
+
+
+PARENT = """
+import asyncio, sys
+from octavo.engine.remote import RemoteEngine
+from octavo.engine import process
+async def main():
+    child = process.spawn(sys.argv[1], ())
+    print(child.process.pid, flush=True)
+    engine = RemoteEngine(child)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("build", ["tests.engine.echo:build", "tests.engine.echo:build_slowly"])
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_child_does_not_outlive_its_parent(build, death):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, build], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=os.getcwd())
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.send_signal(death)
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)
