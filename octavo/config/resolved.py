@@ -36,4 +36,4 @@ class Resolved:
     # levels
     optimization_level: int = 2
     attention_backend: str = "auto"
-    reasons: Mapping[str, str] = field(default_factory=dict)  # field name -> why it has this value
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # field name -> why it has this value

@@ -1,0 +1,84 @@
+"""`octavo COMMAND ...`: finds the command's file, reads its settings and runs it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+VERSION_WORDS = ("--version", "-V", "version")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command. Its module has OPTIONS (a dataclass of its own flags), TOPICS (of the shared ones) and `run(settings) -> exit code`."""
+
+    summary: str
+    usage: str
+    positional: str | None = "model"
+
+    def module(self, name: str) -> Any:
+        return importlib.import_module(f"octavo.cli.{name}")
+
+
+COMMANDS = {
+    "serve": Command("Serve a model over HTTP, in OpenAI's API.", "serve [MODEL] [flags]"),
+    "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in VERSION_WORDS:
+        from octavo import __version__
+
+        print(__version__)
+        return 0
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else 2
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        print(f"octavo: {name!r} is no command.\n\n{overview()}", file=sys.stderr)
+        return 2
+    return run(name, rest)
+
+
+def overview() -> str:
+    lines = [f"  {name:<10}{command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: octavo COMMAND [flags]", "", *lines, "", "octavo COMMAND --help tells more; octavo --version the version."])
+
+
+def run(name: str, argv: list[str]) -> int:
+    """Run one command; the exit code is 0, 1 (it failed), 2 (asked wrongly) or 130 (interrupted)."""
+    from octavo.cli import flags, help
+    from octavo.config.fields import ConfigError, UnknownSetting
+    from octavo.env import LOGGING_LEVEL, BadEnvironment
+    from octavo.types import InvalidRequest
+
+    command = COMMANDS[name]
+    module = command.module(name)
+    topics = (module.OPTIONS, *module.TOPICS)
+    asked = help.asked_help(argv)
+    if asked is not None:
+        print(help.render(name, command.summary, command.usage, topics, asked))
+        return 0
+    try:
+        logging.basicConfig(
+            level=LOGGING_LEVEL.get(), format="%(levelname).1s %(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+        )
+        return module.run(flags.parse(argv, topics, command.positional))
+    except (flags.CommandLineError, ConfigError, UnknownSetting, BadEnvironment, InvalidRequest) as error:
+        print(f"octavo {name}: {error}", file=sys.stderr)
+        return 2
+    except FileNotFoundError as error:
+        print(f"octavo {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1

@@ -1,0 +1,283 @@
+"""Flags of vLLM that Octavo does not have: each is accepted with one note, where it cannot change results, or refused with the reason and
+the alternative. Data only; a value listed as harmless asks for nothing and passes in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Takes = Literal["value", "list", "switch"]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What becomes of a flag that is not a setting of Octavo."""
+
+    refused: bool
+    reason: str
+    harmless: tuple[object, ...] = ()
+    takes: Takes = "value"
+    short: tuple[str, ...] = ()
+
+    def harmless_value(self, value: object) -> bool:
+        asked_nothing = value is None or value is False or value in ("", "None", "none", {}, [], ())
+        return asked_nothing or str(value).lower() in {str(known).lower() for known in self.harmless}
+
+
+def _noted(reason: str, *harmless: object, takes: Takes = "value", short: str = "") -> Foreign:
+    return Foreign(False, reason, harmless, takes, tuple(short.split()))
+
+
+def _refused(reason: str, *harmless: object, takes: Takes = "value", short: str = "") -> Foreign:
+    return Foreign(True, reason, harmless, takes, tuple(short.split()))
+
+
+_ONE_REPLICA = "this version runs one replica; start several servers behind a balancer instead"
+_NO_MOE = "there are no experts to place or to balance in the models of this version"
+_ONE_RANK = "only several ranks exchange data; there is one"
+_NO_RECURRENT = "the models of this version have no recurrent layers"
+_TEXT_ONLY = "the models of this version read text only"
+_NO_ADAPTERS = "adapters are not loaded by this version; merge the adapter into the model's weights and serve that folder"
+_NO_DRAFTS = "speculative decoding is not part of this version; leave it out, the text is the same without"
+_NO_OFFLOAD = "weights stay on the device; use a smaller model or more devices"
+_NO_POOLING = "this version generates text only; use a generating model"
+_FOREIGN_CODE = "classes are not loaded by name; add a file to the project instead (docs/architecture.md)"
+_NO_TOOLS = "tool calls and reasoning are not parsed by this version; leave it out and parse the text in the client"
+
+MODEL = {
+    "task": _refused("it is gone; a model that generates needs no such flag", "auto", "generate"),
+    "runner": _refused(_NO_POOLING, "auto", "generate"),
+    "convert": _refused(_NO_POOLING, "auto"),
+    "pooler_config": _refused(_NO_POOLING),
+    "tokenizer_mode": _refused("there is one kind of tokeniser, read from tokenizer.json or from the .gguf file; use auto", "auto", "hf"),
+    "trust_remote_code": _refused(
+        "code that comes with a checkpoint is never run; use a model whose architecture Octavo knows", takes="switch"
+    ),
+    "hf_config_path": _refused("config.json is read beside the weights; use --hf-overrides to change entries of it"),
+    "config_format": _refused("the only format is config.json; use auto", "auto", "hf"),
+    "code_revision": _noted("no code of a checkpoint is run, so its revision does not matter"),
+    "disable_sliding_window": _refused(
+        "the window is part of the model; set --max-model-len to the window's length instead", takes="switch"
+    ),
+    "disable_cascade_attn": _noted("shared prefixes are not computed apart, so there is nothing to switch off", takes="switch"),
+    "enable_prompt_embeds": _refused("prompts are text or token ids; leave it out", takes="switch"),
+    "enable_sleep_mode": _refused("an instance cannot be put to sleep in this version; stop it and start it again", takes="switch"),
+    "model_impl": _refused("models are Octavo's own; use auto", "auto", "vllm"),
+    "logits_processors": _refused(_FOREIGN_CODE, takes="list"),
+    "quantization": _refused(
+        "only the formats of .gguf files are read; use a .gguf file, or a checkpoint without quantisation", "gguf", short="-q"
+    ),
+    "quantization_config": _refused("weights are used in the format of the checkpoint; leave it out"),
+    "allow_deprecated_quantization": _noted("no method is deprecated here", takes="switch"),
+    "renderer_num_workers": _noted("templates and tokenisation run in the server's own threads"),
+    "io_processor_plugin": _refused(_FOREIGN_CODE),
+    "model_class_overrides": _refused(_FOREIGN_CODE),
+    "safetensors_load_strategy": _noted("files are read in parallel in one way"),
+    "model_loader_extra_config": _noted("the loader chooses its threads by itself"),
+    "ignore_patterns": _noted("only the files that are needed are fetched", takes="list"),
+    "use_tqdm_on_load": _noted("loading prints one line with its rate", takes="switch"),
+    "pt_load_map_location": _noted("weights go straight to their device"),
+}
+
+CACHE = {
+    "kv_cache_dtype_skip_layers": _refused("all layers of a model cache in one format; leave it out", takes="list"),
+    "calculate_kv_scales": _refused("scales come from the checkpoint; leave it out", takes="switch"),
+    "prefix_caching_hash_algo": _noted("blocks are always hashed with SHA-256, the same in every process", "sha256"),
+    "prefix_cache_retention_interval": _noted("blocks are kept until their memory is needed", "0"),
+    "prefix_match_unit": _noted("the unit of a prefix hit is a block"),
+    "mamba_block_size": _noted(_NO_RECURRENT),
+    "mamba_cache_mode": _noted(_NO_RECURRENT),
+    "mamba_cache_dtype": _noted(_NO_RECURRENT, "auto"),
+    "mamba_ssm_cache_dtype": _noted(_NO_RECURRENT, "auto"),
+    "kv_sharing_fast_prefill": _noted("no model of this version shares KV between layers", takes="switch"),
+    "swap_space": _noted("preempted sequences are computed again, never swapped out"),
+    "kv_offloading_size": _refused("evicted blocks are not kept in host memory by this version; leave it out", "0"),
+    "kv_offloading_backend": _noted("nothing is offloaded", "native"),
+    "cpu_offload_gb": _refused(_NO_OFFLOAD, "0", "0.0"),
+    "cpu_offload_params": _noted(_NO_OFFLOAD, takes="list"),
+    "offload_backend": _noted(_NO_OFFLOAD, "auto"),
+    "offload_group_size": _refused(_NO_OFFLOAD, "0"),
+    "offload_num_in_group": _noted(_NO_OFFLOAD, "1"),
+    "offload_prefetch_step": _noted(_NO_OFFLOAD, "1"),
+    "offload_params": _noted(_NO_OFFLOAD, takes="list"),
+}
+
+SCHEDULER = {
+    "max_num_scheduled_tokens": _noted("a step takes up to --max-num-batched-tokens"),
+    "max_num_active_seqs": _refused("use --max-num-seqs"),
+    "long_prefill_token_threshold_adaptive": _noted("the threshold is the number given by --long-prefill-token-threshold", takes="switch"),
+    "disable_chunked_mm_input": _noted(_TEXT_ONLY, takes="switch"),
+    "scheduler_reserve_full_isl": _noted("admission follows one rule, proved free of deadlock", takes="switch"),
+    "watermark": _noted("admission follows one rule, proved free of deadlock", "0", "0.0"),
+    "prefill_schedule_interval": _noted(_ONE_RANK, "1"),
+    "disable_hybrid_kv_cache_manager": _noted("layers with a window keep only their window; the text is the same", takes="switch"),
+    "scheduler_cls": _refused(_FOREIGN_CODE),
+}
+
+PARALLEL = {
+    "data_parallel_rank": _refused(_ONE_REPLICA, "0", short="-dpn"),
+    "data_parallel_start_rank": _refused(_ONE_REPLICA, "0", short="-dpr"),
+    "data_parallel_size_local": _refused(_ONE_REPLICA, "1", short="-dpl"),
+    "data_parallel_address": _noted(_ONE_REPLICA, short="-dpa"),
+    "data_parallel_rpc_port": _noted(_ONE_REPLICA, short="-dpp"),
+    "data_parallel_backend": _noted(_ONE_REPLICA, "mp", short="-dpb"),
+    "data_parallel_hybrid_lb": _refused(_ONE_REPLICA, takes="switch", short="-dph"),
+    "data_parallel_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpe"),
+    "data_parallel_multi_port_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpm"),
+    "headless": _refused(_ONE_REPLICA, takes="switch"),
+    "enable_expert_parallel": _noted(_NO_MOE, takes="switch", short="-ep"),
+    "expert_placement_strategy": _noted(_NO_MOE, "linear"),
+    "all2all_backend": _noted(_NO_MOE),
+    "enable_eplb": _noted(_NO_MOE, takes="switch"),
+    "eplb_config": _noted(_NO_MOE),
+    "enable_dbo": _noted("steps run whole; the overlap of two halves hides traffic between ranks, and there is one rank", takes="switch"),
+    "ubatch_size": _noted("steps run whole", "0"),
+    "dbo_decode_token_threshold": _noted("steps run whole"),
+    "dbo_prefill_token_threshold": _noted("steps run whole"),
+    "decode_context_parallel_size": _refused("contexts are not cut over ranks; use 1", "1", short="-dcp"),
+    "prefill_context_parallel_size": _refused("contexts are not cut over ranks; use 1", "1", short="-pcp"),
+    "dcp_comm_backend": _noted(_ONE_RANK),
+    "dcp_kv_cache_interleave_size": _noted(_ONE_RANK),
+    "cp_kv_cache_interleave_size": _noted(_ONE_RANK),
+    "nnodes": _refused("this version runs on one host; use 1", "1", short="-n"),
+    "node_rank": _refused("this version runs on one host; use 0", "0", short="-r"),
+    "master_addr": _noted("this version runs on one host"),
+    "master_port": _noted("this version runs on one host"),
+    "numa_bind": _noted("processes are not bound to NUMA nodes by this version; start it under numactl", takes="switch"),
+    "numa_bind_nodes": _noted("processes are not bound to NUMA nodes by this version; start it under numactl", takes="list"),
+    "numa_bind_cpus": _noted("processes are not bound to NUMA nodes by this version; start it under numactl", takes="list"),
+    "device_ids": _refused("name the devices in CUDA_VISIBLE_DEVICES", takes="list"),
+    "disable_custom_all_reduce": _noted(_ONE_RANK, takes="switch"),
+    "disable_nccl_for_dp_synchronization": _noted(_ONE_RANK, takes="switch"),
+    "dp_sync_interval": _noted(_ONE_RANK),
+    "max_parallel_loading_workers": _noted(_ONE_RANK),
+    "distributed_timeout_seconds": _noted(_ONE_RANK),
+    "cpu_distributed_timeout_seconds": _noted(_ONE_RANK),
+    "worker_cls": _refused(_FOREIGN_CODE, "auto"),
+    "worker_extension_cls": _refused(_FOREIGN_CODE),
+    "enable_elastic_ep": _refused(_ONE_REPLICA, takes="switch"),
+    "enable_fault_tolerance": _refused(_ONE_REPLICA, takes="switch"),
+    "enable_ep_weight_filter": _noted(_NO_MOE, takes="switch"),
+}
+
+COMPILATION = {
+    "performance_mode": _noted("batch sizes are those of --max-num-seqs and --max-num-batched-tokens", "balanced"),
+    "moe_backend": _noted(_NO_MOE, "auto"),
+    "linear_backend": _noted("kernels are chosen by device and shape", "auto"),
+    "enable_flashinfer_autotune": _noted("-O3 tunes kernels", takes="switch"),
+}
+
+MULTIMODAL = {
+    "limit_mm_per_prompt": _noted(_TEXT_ONLY),
+    "language_model_only": _noted(_TEXT_ONLY, takes="switch"),
+    "enable_mm_embeds": _refused(_TEXT_ONLY + "; leave it out", takes="switch"),
+    "allowed_local_media_path": _noted(_TEXT_ONLY),
+    "allowed_media_domains": _noted(_TEXT_ONLY, takes="list"),
+    "media_io_kwargs": _noted(_TEXT_ONLY),
+    "mm_processor_kwargs": _noted(_TEXT_ONLY),
+    "mm_processor_cache_gb": _noted(_TEXT_ONLY),
+    "mm_processor_cache_type": _noted(_TEXT_ONLY, "lru"),
+    "mm_shm_cache_max_object_size_mb": _noted(_TEXT_ONLY),
+    "mm_hasher_algorithm": _noted(_TEXT_ONLY),
+    "mm_encoder_tp_mode": _noted(_TEXT_ONLY, "weights"),
+    "mm_encoder_attn_backend": _noted(_TEXT_ONLY),
+    "mm_encoder_attn_dtype": _noted(_TEXT_ONLY),
+    "mm_encoder_fp8_scale_path": _noted(_TEXT_ONLY),
+    "mm_encoder_fp8_scale_save_path": _noted(_TEXT_ONLY),
+    "mm_encoder_fp8_scale_save_margin": _noted(_TEXT_ONLY),
+    "mm_encoder_only": _refused(_TEXT_ONLY + "; leave it out", takes="switch"),
+    "skip_mm_profiling": _noted(_TEXT_ONLY, takes="switch"),
+    "interleave_mm_strings": _noted(_TEXT_ONLY, takes="switch"),
+    "video_pruning_rate": _noted(_TEXT_ONLY),
+    "video_pruning_method": _noted(_TEXT_ONLY),
+    "mm_tensor_ipc": _noted(_TEXT_ONLY),
+    "mm_processor_device": _noted(_TEXT_ONLY),
+    "mm_ipc_gpu_memory_gb": _noted(_TEXT_ONLY),
+}
+
+ADAPTERS = {
+    "enable_lora": _refused(_NO_ADAPTERS, takes="switch"),
+    "lora_modules": _refused(_NO_ADAPTERS, takes="list"),
+    "default_mm_loras": _refused(_NO_ADAPTERS),
+    "max_loras": _noted(_NO_ADAPTERS),
+    "max_lora_rank": _noted(_NO_ADAPTERS),
+    "max_cpu_loras": _noted(_NO_ADAPTERS),
+    "lora_dtype": _noted(_NO_ADAPTERS),
+    "fully_sharded_loras": _noted(_NO_ADAPTERS, takes="switch"),
+    "lora_target_modules": _noted(_NO_ADAPTERS, takes="list"),
+    "enable_tower_connector_lora": _noted(_NO_ADAPTERS, takes="switch"),
+    "specialize_active_lora": _noted(_NO_ADAPTERS, takes="switch"),
+}
+
+SPECULATION = {
+    "speculative_config": _refused(_NO_DRAFTS, short="-sc"),
+    "speculative_model": _refused(_NO_DRAFTS),
+    "spec_method": _refused(_NO_DRAFTS),
+    "spec_model": _refused(_NO_DRAFTS),
+    "spec_tokens": _refused(_NO_DRAFTS, "0"),
+    "per_request_spec_decode_metrics": _noted(_NO_DRAFTS),
+}
+
+OBSERVABILITY = {
+    "kv_cache_metrics": _noted("such metrics are not kept", takes="switch"),
+    "kv_cache_metrics_sample": _noted("such metrics are not kept"),
+    "cudagraph_metrics": _noted("such metrics are not kept", takes="switch"),
+    "enable_mfu_metrics": _noted("such metrics are not kept", takes="switch"),
+    "enable_logging_iteration_details": _noted("steps are not logged one by one", takes="switch"),
+    "otlp_traces_endpoint": _noted("no traces are sent by this version; /metrics has the times"),
+    "collect_detailed_traces": _noted("no traces are sent by this version"),
+    "show_hidden_metrics_for_version": _noted("no metric is hidden"),
+    "aggregate_engine_logging": _noted("there is one engine", takes="switch"),
+    "disable_log_requests": _noted("requests are not logged unless --enable-log-requests asks for it", takes="switch"),
+    "kv_transfer_config": _refused("KV is not moved between instances by this version; leave it out"),
+    "kv_events_config": _refused("events of KV blocks are not published; leave it out"),
+    "ec_transfer_config": _refused("encoders do not run apart; leave it out"),
+    "additional_config": _noted("no platform of Octavo reads it"),
+    "profiler_config": _noted("profiles are taken with the tools of the platform"),
+}
+
+SERVER = {
+    "api_server_count": _noted("one process serves HTTP", "1", short="-asc"),
+    "enable_ssl_refresh": _refused("certificates are read at start; restart the server after changing them", takes="switch"),
+    "middleware": _refused("the server runs no foreign code; put a proxy in front of it", takes="list"),
+    "enable_auto_tool_choice": _refused(_NO_TOOLS, takes="switch"),
+    "tool_call_parser": _refused(_NO_TOOLS),
+    "tool_parser_plugin": _refused(_NO_TOOLS),
+    "reasoning_parser": _refused(_NO_TOOLS),
+    "reasoning_parser_plugin": _refused(_NO_TOOLS),
+    "tool_strict_level": _noted(_NO_TOOLS, "auto"),
+    "tool_server": _refused(_NO_TOOLS),
+    "exclude_tools_when_tool_choice_none": _noted(_NO_TOOLS, takes="switch"),
+    "structured_outputs_config": _noted("a request says itself which constraint it wants"),
+    "enable_server_load_tracking": _noted("/load always counts", takes="switch"),
+    "enable_tokenizer_info_endpoint": _refused("there is no such route; read the model's tokenizer files", takes="switch"),
+    "sse_keep_alive_interval": _noted("streams carry data only", "0"),
+    "enable_per_request_metrics": _noted("/metrics has the times of all requests", takes="switch"),
+    "enable_log_outputs": _refused("the texts of users are not logged; log in the client", takes="switch"),
+    "enable_log_deltas": _noted("the texts of users are not logged", takes="switch"),
+    "max_log_len": _noted("the texts of users are not logged"),
+    "disable_access_log_for_endpoints": _noted("calls are not logged unless --no-disable-uvicorn-access-log asks for it"),
+    "disable_fastapi_docs": _noted("there are no such pages", takes="switch"),
+    "enable_offline_docs": _noted("there are no such pages", takes="switch"),
+    "h11_max_incomplete_event_size": _noted("headers and bodies have limits of their own"),
+    "h11_max_header_count": _noted("headers and bodies have limits of their own"),
+    "fingerprint_mode": _noted("responses carry one kind of fingerprint", "full"),
+    "enable_scale_out": _refused("there are no such routes; leave it out", takes="switch"),
+    "tokens_only": _refused("there are no such routes; send token ids to /v1/completions", takes="switch"),
+    "grpc": _refused("the server speaks HTTP; leave it out", takes="switch"),
+    "log_config_file": _noted("set OCTAVO_LOGGING_LEVEL instead"),
+    "log_error_stack": _noted("errors inside are logged with their stack", takes="switch"),
+}
+
+FOREIGN: dict[str, Foreign] = {
+    **MODEL,
+    **CACHE,
+    **SCHEDULER,
+    **PARALLEL,
+    **COMPILATION,
+    **MULTIMODAL,
+    **ADAPTERS,
+    **SPECULATION,
+    **OBSERVABILITY,
+    **SERVER,
+}

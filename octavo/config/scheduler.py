@@ -1,0 +1,49 @@
+"""Which sequences run in a step, and with how many tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from octavo.config.fields import ConfigError, Flag, at_least
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The step's token budget and the order of requests."""
+
+    max_num_batched_tokens: Annotated[
+        int | None, Flag("tokens a step, over all sequences; by default 2048 on CPU, 2048 or 8192 on GPU (LLM: 8192 or 16384)")
+    ] = None
+    max_num_seqs: Annotated[int | None, Flag("sequences that run at once; default by device: 32 on CPU, 256 or 1024 on GPU")] = None
+    enable_chunked_prefill: Annotated[bool, Flag("cut long prompts into pieces that share steps with running decodes")] = True
+    max_num_partial_prefills: Annotated[int, Flag("prompts that may be in the middle of their prefill at once")] = 1
+    max_long_partial_prefills: Annotated[int, Flag("how many of those may be long, so that short prompts overtake long ones")] = 1
+    long_prefill_token_threshold: Annotated[
+        int, Flag("prompt tokens from which a prompt counts as long; 0: none does, or 4 % of the length with several partial prefills")
+    ] = 0
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], Flag("order of requests: first come first served, or the request's priority (lower first)")
+    ] = "fcfs"
+    async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on")] = None
+    stream_interval: Annotated[int, Flag("tokens between two pieces of a stream; the first and the last are always sent")] = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills", "stream_interval"):
+            at_least(name, getattr(self, name), 1)
+        at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if self.max_long_partial_prefills > self.max_num_partial_prefills:
+            raise ConfigError(
+                "max_long_partial_prefills",
+                self.max_long_partial_prefills,
+                f"at most --max-num-partial-prefills = {self.max_num_partial_prefills}",
+            )
+        if self.max_num_partial_prefills > 1 and not self.enable_chunked_prefill:
+            raise ConfigError(
+                "max_num_partial_prefills", self.max_num_partial_prefills, "partial prefills need --enable-chunked-prefill; use 1"
+            )
+        tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens is not None and seqs is not None and tokens < seqs:
+            raise ConfigError(
+                "max_num_batched_tokens", tokens, f"each of --max-num-seqs = {seqs} sequences needs a token a step; use at least {seqs}"
+            )

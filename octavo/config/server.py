@@ -1,0 +1,71 @@
+"""The HTTP server in front of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from octavo import env
+from octavo.config.fields import ConfigError, Flag, at_least
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where the server listens, whom it answers, and what it writes down."""
+
+    host: Annotated[str, Flag("address to listen on; 0.0.0.0 answers other machines too")] = "127.0.0.1"
+    port: Annotated[int, Flag("port to listen on; 0: any free one, which is printed")] = 8000
+    uds: Annotated[str | None, Flag("path of a Unix socket to listen on instead of host and port")] = None
+    api_key: Annotated[
+        tuple[str, ...], Flag("keys that clients must show, any of them; default: none is asked for", env=env.API_KEY, secret=True)
+    ] = ()
+    ssl_keyfile: Annotated[str | None, Flag("file of the TLS key")] = None
+    ssl_certfile: Annotated[str | None, Flag("file of the TLS certificate")] = None
+    ssl_ca_certs: Annotated[str | None, Flag("file of the authorities that may sign clients' certificates")] = None
+    ssl_cert_reqs: Annotated[int, Flag("clients' certificates: 0 not asked for, 1 checked if shown, 2 needed")] = 0
+    root_path: Annotated[str, Flag("path before every route where a proxy strips it")] = ""
+    allowed_origins: Annotated[tuple[str, ...], Flag("CORS: origins that browsers may call from")] = ("*",)
+    allowed_methods: Annotated[tuple[str, ...], Flag("CORS: methods")] = ("*",)
+    allowed_headers: Annotated[tuple[str, ...], Flag("CORS: headers")] = ("*",)
+    allow_credentials: Annotated[bool, Flag("CORS: cookies and credentials may be sent")] = False
+    response_role: Annotated[str, Flag("role of answers in chats")] = "assistant"
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        Flag("what the template gets as content: one text, or a list of parts; auto looks at the template"),
+    ] = "auto"
+    default_chat_template_kwargs: Annotated[dict[str, Any], Flag("JSON of template arguments that requests may override")] = field(
+        default_factory=dict[str, Any]
+    )
+    trust_request_chat_template: Annotated[bool, Flag("let a request bring its own chat template")] = False
+    return_tokens_as_token_ids: Annotated[bool, Flag("log-probabilities name tokens as token_id:17 instead of by text")] = False
+    enable_prompt_tokens_details: Annotated[bool, Flag("usage tells how many prompt tokens came from the prefix cache")] = True
+    enable_force_include_usage: Annotated[bool, Flag("streams end with usage, asked for or not")] = False
+    enable_request_id_headers: Annotated[bool, Flag("echo X-Request-Id in responses")] = False
+    enable_log_requests: Annotated[bool, Flag("log a line a request: its id and parameters, never its text")] = False
+    disable_log_stats: Annotated[bool, Flag("no regular line of statistics")] = False
+    disable_uvicorn_access_log: Annotated[bool, Flag("no line a call from the HTTP server")] = True
+    uvicorn_log_level: Annotated[Literal["critical", "error", "warning", "info", "debug", "trace"], Flag("what the HTTP server writes")] = (
+        "warning"
+    )
+    metrics_namespace: Annotated[
+        Literal["octavo", "vllm"], Flag("prefix of the metrics' names; vllm keeps dashboards and autoscalers made for it")
+    ] = "octavo"
+    max_num_queued_reqs: Annotated[int | None, Flag("requests that may wait; one more is answered with 503 and Retry-After")] = None
+    max_num_queued_tokens: Annotated[
+        int | None, Flag("prompt tokens that may wait; a request beyond is answered with 503 and Retry-After")
+    ] = None
+    shutdown_timeout: Annotated[float, Flag("seconds that running requests have to finish after SIGTERM")] = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError("port", self.port, f"use 0 to 65535 (nearest: {0 if self.port < 0 else 65535})")
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            given, missing = ("ssl_keyfile", "--ssl-certfile") if self.ssl_keyfile else ("ssl_certfile", "--ssl-keyfile")
+            raise ConfigError(given, getattr(self, given), f"it needs {missing} too")
+        if self.ssl_cert_reqs not in (0, 1, 2):
+            raise ConfigError("ssl_cert_reqs", self.ssl_cert_reqs, "use 0, 1 or 2")
+        if any(not key for key in self.api_key):
+            raise ConfigError("api_key", "", "a key must have at least one character")
+        at_least("max_num_queued_reqs", self.max_num_queued_reqs, 1)
+        at_least("max_num_queued_tokens", self.max_num_queued_tokens, 1)
+        at_least("shutdown_timeout", self.shutdown_timeout, 0)

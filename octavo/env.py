@@ -1,0 +1,116 @@
+"""Every environment variable that Octavo reads: name, type, default and meaning. `os.environ` appears nowhere else.
+
+A variable is read when it is asked for, never at import. `OCTAVO_X` may also be given as `VLLM_X` where the meaning is the same;
+if both are set, `OCTAVO_X` counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BadEnvironment(ValueError):
+    """A variable holds something that is not of its type; the text names the variable, the value and what works."""
+
+
+@dataclass(frozen=True)
+class Variable(Generic[T]):
+    """One environment variable; `get` reads it."""
+
+    name: str
+    read: Callable[[str], T]
+    default: T
+    help: str
+    also: str | None = None  # a second name with the same meaning
+
+    def get(self) -> T:
+        """The value now, or the default where it is unset or empty. Raises `BadEnvironment`."""
+        name = self.given_as()
+        if name is None:
+            return self.default
+        try:
+            return self.read(os.environ[name])
+        except ValueError as error:
+            raise BadEnvironment(f"{name} = {os.environ[name]!r} is not possible: {error}. Meaning: {self.help}") from None
+
+    def given_as(self) -> str | None:
+        """The name under which it is set now, or None."""
+        return next((name for name in (self.name, self.also) if name and os.environ.get(name)), None)
+
+
+ALL: dict[str, Variable[object]] = {}
+
+
+def _define(name: str, read: Callable[[str], T], default: T, text: str, vllm: bool = True) -> Variable[T]:
+    also = name.replace("OCTAVO_", "VLLM_", 1) if vllm and name.startswith("OCTAVO_") else None
+    variable = Variable(name, read, default, text, also)
+    ALL[name] = variable  # pyright: ignore[reportArgumentType]
+    return variable
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("use 1 or 0")
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError("a whole number of at least 0 is needed")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ValueError("a finite number of at least 0 is needed")
+    return number
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "octavo"
+
+
+CACHE_ROOT = _define(
+    "OCTAVO_CACHE_ROOT",
+    _path,
+    None,
+    "folder of compiled kernels, tuned tables and bundled models; default: octavo below the user's cache folder",
+    vllm=False,
+)
+FORCE_AOT_LOAD = _define("OCTAVO_FORCE_AOT_LOAD", _switch, False, "1: a miss in the cache folder is an error that says what differs")
+
+CPU_KVCACHE_SPACE = _define("OCTAVO_CPU_KVCACHE_SPACE", _amount, 0.0, "GiB of KV cache on CPU; 0: decided from free memory")
+CPU_OMP_THREADS_BIND = _define("OCTAVO_CPU_OMP_THREADS_BIND", str, "auto", "auto, nobind, or a list of cores such as 0-3")
+CPU_NUM_OF_RESERVED_CPU = _define("OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, 0, "cores left to other programs when binding is auto")
+CPU_VISIBLE_MEMORY_NODES = _define("CPU_VISIBLE_MEMORY_NODES", str, "", "NUMA nodes that CPU workers may use, such as 0,1")
+OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of an operation on CPU; 0: decided from the cores that may be used")
+
+MODEL = _define("OCTAVO_MODEL", str, None, "default of --model", vllm=False)
+API_KEY = _define("OCTAVO_API_KEY", str, None, "default of --api-key")
+ATTENTION_BACKEND = _define("OCTAVO_ATTENTION_BACKEND", str, None, "default of --attention-backend")
+
+LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", str.upper, "INFO", "DEBUG, INFO, WARNING or ERROR")
+LOG_STATS_INTERVAL_S = _define("OCTAVO_LOG_STATS_INTERVAL", _amount, 10.0, "seconds between two lines of statistics")
+ENGINE_READY_TIMEOUT_S = _define("OCTAVO_ENGINE_READY_TIMEOUT_S", _amount, 600.0, "seconds that the server waits for its engine to start")
+
+HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")
+HF_TOKEN = _define("HF_TOKEN", str, None, "access token of the hub")
+
+
+def cache_root() -> Path:
+    """The one cache folder; it may not exist yet."""
+    return CACHE_ROOT.get() or _default_cache()
