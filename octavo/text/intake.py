@@ -1,0 +1,124 @@
+"""From what a caller gives (text or token ids, sampling parameters) to a checked `Request`. The one door, for `LLM` and the server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from octavo.text.detokenize import Tokenizer
+from octavo.types import InvalidRequest, Request, SamplingParams
+
+# Sampling defaults that a model's generation_config.json may set.
+DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What must be known of the model to take a request in. `tokenizer` is None where prompts are token ids only."""
+
+    tokenizer: Tokenizer | None
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    generation_config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the model's generation_config.json
+    max_logprobs: int = 20
+
+    def default_params(self, **given: Any) -> SamplingParams:
+        """Sampling parameters with the model's own defaults for what is not given."""
+        defaults = {name: self.generation_config[name] for name in DEFAULTED if self.generation_config.get(name) is not None}
+        return SamplingParams(**{**defaults, **given})
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The model's own cap on output, from its generation_config.json."""
+        return self.generation_config.get("max_new_tokens")
+
+    def request(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        arrival_s: float = 0.0,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        add_special_tokens: bool = True,
+        must_have_room: bool = False,
+    ) -> Request:
+        """The request, complete. With `must_have_room` an explicit `max_tokens` that the context cannot hold is refused; else the model's
+        length ends the text. Raises `InvalidRequest`."""
+        params.check_vocabulary(self.vocab_size, self.max_logprobs)
+        tokens = self._truncated(self._tokens(prompt, add_special_tokens), params)
+        self._check_length(len(tokens), params, must_have_room)
+        return Request(
+            id=request_id,
+            prompt_token_ids=tuple(tokens),
+            params=self._completed(params, len(tokens)),
+            arrival_s=arrival_s,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def _tokens(self, prompt: str | Sequence[int], add_special_tokens: bool) -> Sequence[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InvalidRequest("prompt", prompt, "without a tokeniser a prompt must be a list of token ids")
+            return self.tokenizer.encode(prompt, add_special_tokens)
+        for token in prompt:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise InvalidRequest("prompt", token, f"token ids are integers from 0 to {self.vocab_size - 1}")
+        return prompt
+
+    def _truncated(self, tokens: Sequence[int], params: SamplingParams) -> Sequence[int]:
+        keep = params.truncate_prompt_tokens
+        if keep is None:
+            return tokens
+        if keep > self.max_model_len:
+            raise InvalidRequest("truncate_prompt_tokens", keep, f"the model's context holds {self.max_model_len} tokens")
+        return tokens[-(self.max_model_len - 1 if keep == -1 else keep) :]
+
+    def _check_length(self, num_tokens: int, params: SamplingParams, must_have_room: bool) -> None:
+        if num_tokens == 0:
+            raise InvalidRequest("prompt", "", "it holds no token; give at least one")
+        room = self.max_model_len - num_tokens
+        if room < 1:
+            raise InvalidRequest(
+                "prompt",
+                f"{num_tokens} tokens",
+                f"this model's maximum context length is {self.max_model_len} tokens, prompt and output together, and the prompt leaves no "
+                f"room for an output token; shorten it to {self.max_model_len - 1} tokens or fewer, or set truncate_prompt_tokens",
+            )
+        if must_have_room and params.max_tokens is not None and params.max_tokens > room:
+            raise InvalidRequest(
+                "max_tokens",
+                params.max_tokens,
+                f"this model's maximum context length is {self.max_model_len} tokens; the prompt has {num_tokens}, so at most {room} can follow",
+            )
+
+    def _completed(self, params: SamplingParams, num_tokens: int) -> SamplingParams:
+        """The parameters with what the caller left to the model."""
+        room = self.max_model_len - num_tokens
+        limits = [limit for limit in (params.max_tokens, self.max_new_tokens) if limit is not None]
+        max_tokens = min([room, *limits])
+        return replace(
+            params,
+            max_tokens=max_tokens,
+            min_tokens=min(params.min_tokens, max_tokens),
+            eos_token_ids=self.eos_token_ids,
+            bad_token_ids=self._bad_token_ids(params.bad_words),
+        )
+
+    def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is spelled at the start of a text and after a space, where that differs."""
+        if not words:
+            return ()
+        if self.tokenizer is None:
+            raise InvalidRequest("bad_words", words, "without a tokeniser words cannot be banned; use logit_bias or allowed_token_ids")
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for spelled in (word, " " + word.lstrip()):
+                ids = tuple(self.tokenizer.encode(spelled, False))
+                if ids and all(token < self.vocab_size for token in ids):
+                    found[ids] = None
+        return tuple(found)
