@@ -1,0 +1,125 @@
+"""Tensors of a checkpoint before they are read: shape, type and place on disk, their bytes behind a memory map."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # torch is imported where a tensor is loaded: opening a checkpoint does without it
+    import torch
+
+DTYPES: Mapping[str, str] = {  # storage type -> torch dtype's name; every other storage type is a kind of GGUF blocks
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+class CheckpointError(ValueError):
+    """A model's files are missing, damaged or of a kind that is not supported; the text names the file and what to do."""
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor under its Hugging Face name, read when asked for.
+
+    `interleaved_heads` says that the rows of each of so many heads lie in GGUF's Llama order (the two halves of a rotary pair side by
+    side) and are put back; `shift` is added to every value (GGUF stores Gemma's norm weights with 1 added).
+    """
+
+    shape: tuple[int, ...]
+    storage: str  # how it lies on disk: a key of DTYPES or a kind of GGUF blocks
+    data: np.ndarray  # [num_bytes] uint8
+    interleaved_heads: int = 0
+    shift: float = 0.0
+
+    @property
+    def quantization(self) -> str | None:
+        """The kind of packed blocks ("Q4_1"), None for plain numbers."""
+        return None if self.storage in DTYPES else self.storage
+
+    @property
+    def dtype(self) -> str:
+        """The torch dtype's name that `load()` gives when not told another."""
+        return DTYPES.get(self.storage, "float32")
+
+    @property
+    def num_values(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on disk."""
+        return self.data.nbytes
+
+    def raw(self) -> np.ndarray:
+        """The stored bytes in row order, uint8 [rows, bytes a row]; packed blocks stay packed. Shares the memory map unless rows move."""
+        num_rows = math.prod(self.shape[:-1])
+        rows = self.data.reshape(num_rows, self.num_bytes // max(num_rows, 1))
+        if not self.interleaved_heads:
+            return rows
+        pairs = rows.reshape(self.interleaved_heads, -1, 2, rows.shape[1])  # [heads, head_dim / 2, 2, bytes]
+        return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+    def load(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values as a CPU tensor of `shape`. Where nothing is converted it shares the private memory map: cut first, then copy."""
+        import torch
+
+        raw = torch.from_numpy(self.raw())
+        if self.quantization is not None:
+            from octavo.models.gguf_blocks import dequantize
+
+            values = dequantize(raw, self.storage, self.num_values, torch.float32 if self.shift else dtype or torch.float32)
+        else:
+            stored = getattr(torch, DTYPES[self.storage])
+            if raw.data_ptr() % stored.itemsize:
+                raw = raw.clone()
+            values = raw.reshape(-1).view(stored)
+        if self.shift:
+            values = values + self.shift
+        return values.to(dtype or values.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What loading took. The rate counts bytes on disk."""
+
+    num_tensors: int
+    num_bytes: int
+    elapsed_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.num_bytes / max(self.elapsed_s, 1e-9)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_tensors} tensors, {self.num_bytes / 1e9:.3f} GB in {self.elapsed_s:.2f} s ({self.bytes_per_s / 1e9:.2f} GB/s)"
+        )
+
+
+class Loader:
+    """Loads tensors in order while `num_threads` threads read and convert the next ones. `report` counts what has been given so far."""
+
+    def __init__(self, tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None, num_threads: int = 2) -> None:
+        self.tensors, self.dtype, self.num_threads = tensors, dtype, num_threads
+        self.report = LoadReport(0, 0, 0.0)
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        started_s = time.monotonic()
+        names, ahead = list(self.tensors), 2 * self.num_threads
+        with ThreadPoolExecutor(self.num_threads, "octavo-load") as pool:
+            futures: dict[str, Future[torch.Tensor]] = {}
+            for at, name in enumerate(names):
+                for soon in names[at + len(futures) : at + ahead]:
+                    futures[soon] = pool.submit(self.tensors[soon].load, self.dtype)
+                value = futures.pop(name).result()
+                self.report = LoadReport(
+                    self.report.num_tensors + 1, self.report.num_bytes + self.tensors[name].num_bytes, time.monotonic() - started_s
+                )
+                yield name, value
