@@ -1,0 +1,25 @@
+"""Token masks that a grammar compiled on the host: packed bits, 32 tokens a word, the lowest bit first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which tokens a grammar allows next, for M of the N sampled positions."""
+
+    at: tuple[int, ...]  # the M positions
+    bits: torch.Tensor  # [M, ceil(vocab / 32)] int32: a set bit allows the token
+
+
+def mask_tokens(logits: torch.Tensor, masks: Masks) -> torch.Tensor:
+    """Ban every token whose bit is not set. `logits` [N, vocab] float32, edited in place."""
+    vocab_size = logits.shape[1]
+    bits = masks.bits.to(logits.device)
+    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = ((bits[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size].bool()  # [M, vocab]
+    index = torch.tensor(masks.at, dtype=torch.int64, device=logits.device)
+    return logits.index_copy_(0, index, logits[index].masked_fill_(~allowed, -torch.inf))

@@ -1,0 +1,137 @@
+"""The sampler: logits in, tokens out, in one written order.
+
+1. Raw log-probabilities are those of the logits as the model gave them.
+2. Masks: allowed ids, bad words, the grammar, and all end and stop ids before `min_tokens`. A mask sets -inf and no later step can
+   undo that, so the order among masks does not matter.
+3. `logit_bias` is added.
+4. The user's own stages.
+5. Penalties: repetition over prompt and output, then frequency and presence over the output alone.
+6. Greedy rows take the largest logit here, the lowest id of equals.
+7. The others: temperature, then min_p, top_k and top_p, each on what the former left, and the draw.
+
+What a step needs of this is decided on the host from the parameters of its rows (`Recipe`), never by reading the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from octavo.context import Batch
+from octavo.core.plan import Admission, Plan
+from octavo.sampling.bad_words import BadWords
+from octavo.sampling.bias import Bias
+from octavo.sampling.draw import NO_TRUNCATION, Draw, Truncation, best
+from octavo.sampling.grammar import Masks, mask_tokens
+from octavo.sampling.logprobs import score
+from octavo.sampling.min_tokens import MinTokens
+from octavo.sampling.penalties import Penalties
+from octavo.sampling.sampled import Sampled
+from octavo.sampling.stage import Columns, Filler, Stage, View
+
+At = tuple[int, ...] | None  # which of the N sampled positions; None: all
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one step's sampling consists of. A value: equal recipes are equal work, up to the positions in `at`."""
+
+    rows: tuple[int, ...]  # of the N sampled positions
+    stages: tuple[tuple[Stage, At], ...] = ()
+    random: bool = False
+    random_at: At = None
+    truncation: Truncation = NO_TRUNCATION
+    logprobs: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (k, positions)
+
+
+class HeldRow(Protocol):
+    """What the host knows of a row in use."""
+
+    @property
+    def admission(self) -> Admission: ...
+    @property
+    def wanted(self) -> tuple[Filler, ...]: ...
+
+
+class Sampler:
+    """Built for a vocabulary and the user's own stages; `fillers` is what rows must keep columns for."""
+
+    def __init__(self, vocab_size: int, own: Sequence[Stage] = ()) -> None:
+        self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
+        self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
+        self._draw = Draw()
+
+    @property
+    def fillers(self) -> tuple[Filler, ...]:
+        return (*self.stages, self._draw)
+
+    def recipe(self, plan: Plan, held: Mapping[int, HeldRow]) -> Recipe:
+        """What the step of `plan` has to do, from the parameters of the rows it samples."""
+        sampled = [held[piece.row] for piece in plan.slices if piece.sample for _ in range(1 + piece.drafts)]
+        rows = tuple(h.admission.row for h in sampled)
+        wanted = {filler for h in sampled for filler in h.wanted}
+        asked: dict[int, list[int]] = {}
+        for i, h in enumerate(sampled):
+            k = h.admission.params.logprobs
+            if k is not None:
+                asked.setdefault(k, []).append(i)
+        logprobs = tuple((k, tuple(at)) for k, at in asked.items())
+        if not wanted:
+            return Recipe(rows, logprobs=logprobs)
+
+        def at(filler: Filler) -> At:
+            found = tuple(i for i, h in enumerate(sampled) if filler in h.wanted)
+            return None if len(found) == len(sampled) else found
+
+        random = [h.admission.params for h in sampled if self._draw in h.wanted]
+        truncation = Truncation(any(p.top_k > 0 for p in random), any(p.top_p < 1 for p in random), any(p.min_p > 0 for p in random))
+        return Recipe(
+            rows, tuple((stage, at(stage)) for stage in self.stages if stage in wanted),
+            bool(random), at(self._draw) if random else None, truncation, logprobs,
+        )
+
+    def __call__(
+        self, logits: torch.Tensor, batch: Batch, rows: Columns, recipe: Recipe, masks: Masks | None = None
+    ) -> Sampled:
+        """Sample from `logits` [N, width >= vocab_size], which may be overwritten. `masks` are those of grammars."""
+        logits = logits[:, : self.vocab_size].float()  # [N, vocab]
+        view = View(rows, batch.sample_rows, batch.positions[batch.sample_at] + 1, recipe.rows)
+        raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
+
+        if masks is not None:
+            logits = mask_tokens(logits, masks)
+        for stage, at in recipe.stages:
+            if at is None:
+                logits = stage.apply(logits, view)
+            else:
+                index = _index(at, logits)
+                logits = logits.index_copy(0, index, stage.apply(logits[index], view.select(at, index)))
+        tokens, peaks = best(logits)
+        if recipe.random:
+            tokens = self._draw_random(logits, tokens, peaks, view, recipe)
+        for stage, at in recipe.stages:
+            if at is None:
+                stage.update(view, tokens)
+            else:
+                index = _index(at, logits)
+                stage.update(view.select(at, index), tokens[index])
+        scores = tuple((at, score(part, tokens[_index(at, part)], k)) for k, at, part in raw)
+        return Sampled(batch.sample_rows, tokens[:, None], peaks, scores=scores)
+
+    def _draw_random(
+        self, logits: torch.Tensor, tokens: torch.Tensor, peaks: torch.Tensor, view: View, recipe: Recipe
+    ) -> torch.Tensor:
+        """The tokens with those of the random rows drawn."""
+        if recipe.random_at is None:
+            drawn = self._draw(logits, peaks, view, recipe.truncation)
+            return torch.where(view.column("temperature") > 0, drawn, tokens)
+        index = _index(recipe.random_at, logits)
+        drawn = self._draw(logits[index], peaks[index], view.select(recipe.random_at, index), recipe.truncation)
+        return tokens.index_copy(0, index, drawn)
+
+
+def _index(at: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(at, dtype=torch.int64, device=like.device)
