@@ -41,7 +41,8 @@ def render(command: str, summary: str, usage: str, topics: tuple[type, ...], ask
         for setting in found:
             if name in (setting.name, *setting.flag.also) or "-" + asked.lstrip("-") in setting.flag.short:
                 return _entry(setting)
-    if name in FOREIGN:
+    name = next((key for key, foreign in FOREIGN.items() if name == key or "-" + asked.lstrip("-") in foreign.short), "")
+    if name:
         verb = "is refused" if FOREIGN[name].refused else "is accepted and changes nothing"
         return f"{option(name)} {verb}: {FOREIGN[name].reason}"
     return f"no flag or group is named {asked}; groups: {', '.join(by_topic)}"
@@ -51,7 +52,9 @@ def default_text(setting: Setting) -> str:
     """The default as help shows it, empty where there is nothing to say."""
     if setting.default is None or setting.default in ((), {}, ""):
         return ""
-    return ("on" if setting.default else "off") if setting.is_switch else str(setting.default)
+    if setting.is_switch:
+        return "on" if setting.default else "off"
+    return " ".join(map(str, setting.default)) if isinstance(setting.default, tuple) else str(setting.default)
 
 
 def _sections(by_topic: dict[str, tuple[Setting, ...]]) -> list[str]:
