@@ -1,0 +1,107 @@
+"""Names of prefixes: SHA-256 chained over blocks of tokens, with media, adapter and salt; equal in every process.
+
+A `Prefix` is a node of a tree: one block of tokens after its parent. Nodes are interned by digest, and a digest that is already taken by
+other content gives no node at all, so even a colliding hash can never join two different prefixes (a node keeps its ancestors alive).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from struct import Struct
+from weakref import WeakValueDictionary
+
+from octavo.types import MediaItem, Request
+
+Digest = Callable[[bytes], bytes]
+
+RECENT_CHILDREN = 4  # contents remembered a node, to say where a miss begins to differ
+TOKEN_BYTES = 4
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class Prefix:
+    """One block of tokens after its parent. `blocks[group]` is the pool's block that holds its KV, or -1."""
+
+    __slots__ = ("__weakref__", "blocks", "content", "digest", "parent", "recent")
+
+    def __init__(self, digest: bytes, parent: Prefix | None, content: bytes, num_groups: int) -> None:
+        self.digest = digest
+        self.parent = parent
+        self.content = content
+        self.blocks = [-1] * num_groups
+        self.recent: tuple[bytes, ...] = ()  # contents of its newest children
+
+
+class PrefixTree:
+    """Interns prefixes. It holds none of them: they live as long as a block, a sequence or a descendant refers to them."""
+
+    def __init__(self, block_tokens: int, num_groups: int, digest: Digest = sha256) -> None:
+        self.block_tokens = block_tokens
+        self.num_groups = num_groups
+        self._digest = digest
+        self._pack = Struct(f"<{block_tokens}I").pack
+        self._nodes: WeakValueDictionary[bytes, Prefix] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def root(self, *scope: str | None) -> Prefix | None:
+        """The empty prefix of a scope: adapter (an id of one loading, not a name that may be loaded anew), salt and the like."""
+        parts = [b"octavo prefix", str(self.block_tokens).encode()]
+        for text in scope:
+            data = b"-" if text is None else b"+" + text.encode()
+            parts += [str(len(data)).encode(), data]
+        return self._intern(None, b":".join(parts))
+
+    def child(self, parent: Prefix, content: bytes) -> Prefix | None:
+        """The prefix one block longer; None if its digest belongs to something else."""
+        return self._intern(parent, content)
+
+    def content(self, tokens: Sequence[int], block: int, media: Sequence[MediaItem] = ()) -> bytes:
+        """What block number `block` of a sequence holds: its token ids, then whatever media cover a part of it."""
+        start = block * self.block_tokens
+        end = start + self.block_tokens
+        data = self._pack(*tokens[start:end])
+        for item in media:
+            if item.offset < end and start < item.offset + item.length:
+                data += f"|{item.kind}:{item.content_hash}:{item.offset - start}".encode()
+        return data
+
+    def note(self, prefix: Prefix) -> None:
+        """The prefix has been cached: remember its content at its parent."""
+        parent = prefix.parent
+        if parent is not None and prefix.content not in parent.recent:
+            parent.recent = (prefix.content, *parent.recent[: RECENT_CHILDREN - 1])
+
+    def shared_tokens(self, content: bytes, parent: Prefix) -> int:
+        """How many leading tokens of `content` agree with the closest block cached after `parent`, below a whole block."""
+        best = 0
+        for other in parent.recent:
+            agree = 0
+            while agree < self.block_tokens and _token(content, agree) == _token(other, agree):
+                agree += 1
+            best = max(best, agree)
+        return best
+
+    def _intern(self, parent: Prefix | None, content: bytes) -> Prefix | None:
+        digest = self._digest((parent.digest if parent is not None else b"") + content)
+        node = self._nodes.get(digest)
+        if node is None:
+            node = Prefix(digest, parent, content, self.num_groups)
+            self._nodes[digest] = node
+        elif node.parent is not parent or node.content != content:
+            return None
+        return node
+
+
+def _token(content: bytes, i: int) -> bytes:
+    return content[i * TOKEN_BYTES : (i + 1) * TOKEN_BYTES]
+
+
+def scope_of(request: Request, private: bool) -> tuple[str | None, ...]:
+    """What must agree besides tokens for two requests to share blocks; a private one shares among its own continuations only."""
+    return (request.adapter, request.cache_salt, request.id if private else None)

@@ -1,0 +1,504 @@
+"""What runs next. Pure: no torch, no clock, no I/O; the engine, the simulator and the tests drive this same object.
+
+`plan` makes a step, `commit` (or `fail`) takes its outcome, in the order of the plans; several plans may be in flight between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+from octavo.config.resolved import Resolved
+from octavo.core.admission import check
+from octavo.core.kv.cache import Hit, KVCache
+from octavo.core.limits import Limit
+from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput
+from octavo.core.policy import POLICIES, Queue
+from octavo.core.sequence import Sequence
+from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput, TokenLogprobs
+
+MASK = (1 << 64) - 1
+MAX_OVERTAKEN = 64  # waiting sequences that others may overtake in one walk: bounds the time of a plan
+
+
+@dataclass(slots=True)
+class Step:
+    """A plan in the making: what is left of the limits, and what has been decided."""
+
+    left: int  # tokens of the budget
+    samples: int  # sequences that may still sample in this step
+    slices: list[Slice] = field(default_factory=list[Slice])
+    sequences: list[Sequence] = field(default_factory=list[Sequence])  # of the slices
+    chunks: list[Sequence] = field(default_factory=list[Sequence])  # those that were fed known tokens
+    admitted: list[Admission] = field(default_factory=list[Admission])
+    grown: list[Growth] = field(default_factory=list[Growth])
+    preempted: bool = False
+
+
+@dataclass(slots=True)
+class Flight:
+    """A plan that was given out and not committed yet."""
+
+    plan: Plan
+    sequences: list[Sequence]
+    registered: list[tuple[Sequence, list[int]]]  # blocks that others may find since this plan
+
+
+class Scheduler:
+    def __init__(self, settings: Resolved, cache: KVCache, limits: Many[Limit] = ()) -> None:
+        self.settings = settings
+        self.cache = cache
+        self.limits = tuple(limits)
+        self.waiting = Queue()
+        self.running = Queue()
+        self.flight: deque[Flight] = deque()
+        self.counts: Counter[str] = Counter()
+        self._live: dict[str, dict[int, Sequence]] = {}  # unfinished continuations of each request
+        self._unseen: list[Sequence] = []  # added since the last plan
+        self._rows = list(range(settings.max_num_seqs - 1, -1, -1))
+        self._retired: list[int] = []  # rows given up since the last plan
+        self._order = POLICIES[settings.scheduling_policy]
+        self._max_drafts = settings.num_speculative_tokens
+        # In a pipeline a stage learns what was sampled only with the commit, so a sequence that samples waits for it.
+        self._exclusive = settings.pipeline_parallel_size > 1
+        self._arrivals = self._admissions = self._steps = 0
+
+    # ---- the outside
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    @property
+    def idle(self) -> bool:
+        return not self._live and not self.flight
+
+    def check(self, request: Request) -> None:
+        """Raise InvalidRequest for what can never run here, with the numbers."""
+        check(request, self.settings, self.cache.layout)
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """Queue requests. Raises InvalidRequest, and then adds none of them, for an id that is live or what can never run."""
+        requests = list(requests)
+        fresh: set[str] = set()
+        for request in requests:
+            self.check(request)
+            if request.id in self._live or request.id in fresh:
+                raise InvalidRequest("request_id", request.id, "it is in use; ids must be unique among live requests")
+            fresh.add(request.id)
+        arrived: list[Sequence] = []
+        for request in requests:
+            arrived += self._sequences(request)
+        self.waiting.extend(arrived)
+        self._unseen += arrived
+
+    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
+        """The front ended a continuation after its first `num_tokens` output tokens. Does nothing if it has ended already."""
+        seq = self._live.get(request_id, {}).get(index)
+        if seq is not None:
+            self.counts["tokens_past_finish"] += max(0, seq.num_output - num_tokens)
+            self._end(seq, reason)
+
+    def abort(self, request_id: str) -> None:
+        """End all continuations of a request, with no news of it. Does nothing if none is live."""
+        for seq in list(self._live.get(request_id, {}).values()):
+            self._end(seq, FinishReason.ABORT)
+
+    def stats(self) -> Mapping[str, float]:
+        """Gauges and running counters, by name."""
+        pool = self.cache.pool
+        return {
+            "num_requests_running": len(self.running),
+            "num_requests_waiting": len(self.waiting),
+            "kv_cache_usage": self.cache.usage,
+            "num_preemptions": self.counts["preemptions"],
+            "prefix_cache_queries": self.cache.queries,
+            "prefix_cache_hits": self.cache.hits,
+            "prompt_tokens": self.counts["prompt_tokens"],
+            "generation_tokens": self.counts["generation_tokens"],
+            "num_steps": self._steps,
+            "kv_evictions": pool.evictions,
+            "kv_cached_blocks": pool.num_cached,
+            "failed_steps": self.counts["failed_steps"],
+            "slices_ignored": self.counts["slices_ignored"],
+            "tokens_past_finish": self.counts["tokens_past_finish"],
+            "draft_tokens": self.counts["draft_tokens"],
+            "draft_tokens_accepted": self.counts["draft_tokens_accepted"],
+            "hash_collisions": self.cache.collisions,
+            **{f"prefix_misses_{reason}": count for reason, count in self.cache.misses.counts.items()},
+        }
+
+    # ---- making a plan
+
+    def plan(self, now_s: float) -> Plan | None:
+        """The next step, or None if nothing can be planned before a commit or a new request. Times are of the caller's clock."""
+        for seq in self._unseen:
+            seq.seen_s = now_s
+        self._unseen.clear()
+        step = self._open()
+        self._continue_running(step)
+        if len(self.waiting) and not step.preempted:
+            self._admit_waiting(step, now_s)
+        return self._close(step) if step.slices else None
+
+    def _open(self) -> Step:
+        settings = self.settings
+        samples = settings.max_num_seqs
+        if self._exclusive:
+            could_run = min(len(self.running) + len(self.waiting), settings.max_num_seqs)
+            samples = -(-could_run // settings.pipeline_parallel_size)
+        return Step(settings.max_num_batched_tokens, samples)
+
+    def _continue_running(self, step: Step) -> None:
+        """Walk the running in order. Most decode one token into blocks they have: those take the short way."""
+        left, samples, exclusive = step.left, step.samples, self._exclusive
+        slices, sequences = step.slices, step.sequences
+        for seq in self.running.items:  # preemption shortens this list at its end while it is walked
+            piece = seq.steady
+            if piece is not None and seq.planned < seq.room and left > 0 and samples > 0 and not (exclusive and seq.pending):
+                seq.planned += 1
+                seq.pending += 1
+                left -= 1
+                samples -= 1
+                slices.append(piece)
+                sequences.append(seq)
+            else:
+                step.left, step.samples = left, samples
+                n = self._size(seq, step)
+                if n > 0 and self._reserve(seq, n, step):
+                    self._take(seq, n, step)
+                left, samples = step.left, step.samples
+        step.left, step.samples = left, samples
+
+    def _size(self, seq: Sequence, step: Step) -> int:
+        """How far a running sequence may advance in this step."""
+        if seq.planned >= seq.fed:
+            if step.samples == 0 or (self._exclusive and seq.pending):
+                return 0
+            return min(1 + seq.drafts, seq.bound - seq.planned, step.left)
+        want = seq.fed - seq.planned
+        n = self._clip(seq, min(want, step.left - self._set_aside(seq)))
+        if n == want and step.samples == 0:
+            return 0
+        return n
+
+    def _set_aside(self, seq: Sequence) -> int:
+        """Tokens that the decoding sequences after `seq` will want: decodes come first."""
+        rest = self.running.items[self.running.place(seq) + 1 :]
+        return sum(
+            min(1 + other.drafts, other.bound - other.planned)
+            for other in rest
+            if other.planned >= other.fed and not (self._exclusive and other.pending)
+        )
+
+    def _clip(self, seq: Sequence, n: int) -> int:
+        """What the threshold for long prompts and the limits leave of a chunk."""
+        if self._is_long(seq):
+            n = min(n, self.settings.long_prefill_token_threshold)
+        for limit in self.limits:
+            n = limit.clip(seq, n)
+        return n
+
+    def _reserve(self, seq: Sequence, n: int, step: Step) -> bool:
+        """Blocks for `n` more tokens. The last sequence not yet visited gives way; if that is `seq`, it waits for those before it."""
+        while True:
+            grown = self.cache.grow(seq, seq.planned + n)
+            if grown is not None:
+                step.grown += [Growth(seq.row, *entry) for entry in grown]
+                return True
+            if self.running.items[-1] is seq:
+                # Alone it fits, at the latest once no draft is in doubt any more: until then a window keeps blocks for their refusal.
+                assert len(self.running) > 1 or seq.unsure, "what was admitted fits alone"
+                return False
+            self._preempt(self.running.items.pop())
+            step.preempted = True
+
+    def _take(self, seq: Sequence, n: int, step: Step) -> None:
+        """Plan `n` tokens of a sequence that has the blocks."""
+        start = seq.planned
+        seq.planned = start + n
+        step.left -= n
+        step.sequences.append(seq)
+        if start >= seq.fed:
+            piece = seq.steady or Slice(seq.row, seq.generation, n, n - 1, True)
+        else:
+            end = start + n
+            piece = Slice(seq.row, seq.generation, n, 0, end == seq.fed, tuple(seq.tokens[start:end]))
+            step.chunks.append(seq)
+        step.slices.append(piece)
+        if piece.sample:
+            step.samples -= 1
+            seq.spread = True
+            seq.pending += 1 + piece.drafts
+            seq.unsure += piece.drafts
+            seq.drafts = self._max_drafts
+            if not self._max_drafts and seq.steady is None:
+                seq.steady = Slice(seq.row, seq.generation, 1, 0, True)
+
+    def _admit_waiting(self, step: Step, now_s: float) -> None:
+        """Walk the waiting in order; the first that lacks room ends the walk, one held back by something of its own is overtaken."""
+        items = self.waiting.items
+        partial = [seq for seq in self.running if seq.planned < seq.fed]
+        visited = overtaken = 0
+        while visited < len(items) and self._rows and step.left > 0 and overtaken < MAX_OVERTAKEN:
+            seq = items[visited]
+            if seq.pending:  # preempted, and a step in flight still samples for it
+                break
+            if seq.lead is not None and not (seq.lead.spread or seq.lead.ended):
+                overtaken += 1
+            else:
+                hit = self.cache.lookup(seq)
+                n = self._chunk(seq, len(seq.tokens) - hit.num_tokens, step, partial)
+                if n is None or not self.cache.fits(hit, len(seq.tokens), self.settings.max_num_batched_tokens):
+                    break
+                if n == 0:
+                    overtaken += 1
+                else:
+                    self._admit(seq, hit, n, step, now_s)
+                    if seq.planned < seq.fed:
+                        partial.append(seq)
+            visited += 1
+        items[:visited] = [seq for seq in items[:visited] if seq.row < 0]
+
+    def _chunk(self, seq: Sequence, want: int, step: Step, partial: list[Sequence]) -> int | None:
+        """First chunk of a waiting sequence that lacks `want` tokens: 0 if others may go before it, None if they may not."""
+        settings = self.settings
+        n = self._clip(seq, min(want, step.left))
+        if n == want:
+            return n if step.samples else None
+        if not settings.enable_chunked_prefill:
+            return None if n else 0
+        if len(partial) >= settings.max_num_partial_prefills:
+            return 0
+        if self._is_long(seq) and sum(map(self._is_long, partial)) >= settings.max_long_partial_prefills:
+            return 0
+        return n
+
+    def _is_long(self, seq: Sequence) -> bool:
+        threshold = self.settings.long_prefill_token_threshold
+        return 0 < threshold < len(seq.tokens) and self.settings.enable_chunked_prefill
+
+    def _admit(self, seq: Sequence, hit: Hit, n: int, step: Step, now_s: float) -> None:
+        """Give the sequence a row and its first chunk."""
+        if not seq.admitted:
+            seq.admitted = True
+            seq.queued_s = now_s - seq.seen_s
+            self.cache.account(seq, hit)
+        self._admissions += 1
+        seq.row, seq.generation = self._rows.pop(), self._admissions
+        seq.fed = len(seq.tokens)
+        seq.scored = hit.num_tokens
+        self.cache.hold(seq, hit)
+        self.running.push(seq)
+        for limit in self.limits:
+            limit.enter(seq)
+        tokens, params = tuple(seq.tokens), seq.request.params
+        step.admitted.append(
+            Admission(seq.row, seq.generation, params, seq.index, tokens, seq.num_prompt, hit.num_tokens, hit.tables, seq.seed)
+        )
+        grown = self.cache.grow(seq, seq.planned + n)
+        assert grown is not None, "the room was checked"
+        step.grown += [Growth(seq.row, *entry) for entry in grown]
+        self._take(seq, n, step)
+
+    def _close(self, step: Step) -> Plan:
+        """Number the plan, and let others find the blocks that it writes from known tokens."""
+        self._steps += 1
+        plan = Plan(self._steps, tuple(step.slices), tuple(step.admitted), tuple(self._retired), tuple(step.grown))
+        self._retired.clear()
+        registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks if seq.planned >= seq.mark]
+        self.flight.append(Flight(plan, step.sequences, registered))
+        return plan
+
+    # ---- taking its outcome
+
+    def commit(self, plan: Plan, output: StepOutput, now_s: float) -> list[SequenceOutput]:
+        """The oldest plan in flight is done: the news for the front."""
+        flight = self._land(plan)
+        assert output.step == plan.step
+        plain = not (output.num_drafts or output.logprobs or output.prompt_logprobs or output.failed)
+        news: list[SequenceOutput] = []
+        ignored = 0
+        for i, (piece, seq, sampled) in enumerate(zip(plan.slices, flight.sequences, output.tokens)):
+            if piece is seq.steady and plain and seq.reported:
+                token = sampled[0]
+                tokens = seq.tokens
+                tokens.append(token)
+                seq.pending -= 1
+                reason = stop = None
+                if len(tokens) > seq.mark or token in seq.ending:
+                    reason, stop = self._advance(seq, token)
+                news.append(
+                    SequenceOutput(seq.request_id, seq.index, (token,), (), (), reason, stop, None, seq.num_preemptions, None, None)
+                )
+            elif piece.generation == seq.generation:
+                said = self._accept(seq, piece, sampled, i, output)
+                if said is not None:
+                    news.append(said)
+            else:
+                ignored += 1
+        self.counts["slices_ignored"] += ignored
+        self.counts["generation_tokens"] += sum([len(said.token_ids) for said in news])
+        return news
+
+    def fail(self, plan: Plan, reason: str) -> list[SequenceOutput]:
+        """The oldest plan in flight raised: its sequences end with an error, and nothing that hangs on what it wrote is kept."""
+        flight = self._land(plan)
+        self.counts["failed_steps"] += 1
+        writers = {block: seq for one in (flight, *self.flight) for seq, blocks in one.registered for block in blocks}
+        self.cache.unregister(list(writers))
+        news: list[SequenceOutput] = []
+        for piece, seq in zip(plan.slices, flight.sequences):
+            if piece.generation == seq.generation:
+                self._end(seq, FinishReason.ERROR)
+                news.append(SequenceOutput(seq.request_id, seq.index, finish_reason=FinishReason.ERROR, stop_reason=reason))
+        for seq in [seq for seq in self.waiting if seq.pending]:
+            self._disown(seq)
+        for seq in [seq for seq in self.running if any(writers.get(block, seq) is not seq for table in seq.blocks for block in table)]:
+            self.running.remove(seq)
+            self._preempt(seq)
+            self._disown(seq)
+        return news
+
+    def _land(self, plan: Plan) -> Flight:
+        flight = self.flight.popleft()
+        assert flight.plan is plan, "plans end in the order in which they were made"
+        return flight
+
+    def _accept(self, seq: Sequence, piece: Slice, sampled: list[int], i: int, output: StepOutput) -> SequenceOutput | None:
+        """Take what slice `i` gave, in every case but the plainest."""
+        if output.failed and i in output.failed:
+            self._end(seq, FinishReason.ERROR)
+            return SequenceOutput(seq.request_id, seq.index, finish_reason=FinishReason.ERROR, stop_reason=output.failed[i])
+        prompt_logprobs = self._prompt_logprobs(seq, piece, (output.prompt_logprobs or {}).get(i, []))
+        if not piece.sample:
+            return SequenceOutput(seq.request_id, seq.index, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
+        self._lower(seq, piece, len(sampled), output.num_drafts[i] if output.num_drafts else 0)
+        reason = stop = None
+        num_taken = 0
+        for token in sampled:
+            seq.tokens.append(token)
+            num_taken += 1
+            if len(seq.tokens) > seq.mark or token in seq.ending:
+                reason, stop = self._advance(seq, token)
+                if reason is not None:
+                    break
+        said = SequenceOutput(
+            seq.request_id,
+            seq.index,
+            tuple(sampled[:num_taken]),
+            tuple((output.logprobs or {}).get(i, ())[:num_taken]),
+            prompt_logprobs,
+            reason,
+            stop,
+            num_preemptions=seq.num_preemptions,
+        )
+        if seq.reported:
+            return said
+        seq.reported = True
+        self.counts["prompt_tokens"] += seq.num_prompt
+        return said._replace(num_cached_tokens=seq.cached_tokens, queued_s=seq.queued_s, cache_miss=seq.miss)
+
+    def _lower(self, seq: Sequence, piece: Slice, num_sampled: int, num_drafts: int) -> None:
+        """Bring the counters from upper bounds to what has come true."""
+        assert 1 <= num_sampled <= 1 + piece.drafts
+        refused = 1 + piece.drafts - num_sampled
+        seq.pending -= 1 + piece.drafts
+        seq.unsure -= piece.drafts
+        self.counts["draft_tokens"] += piece.drafts
+        self.counts["draft_tokens_accepted"] += num_sampled - 1
+        if seq.row >= 0:
+            if not seq.pending:  # else a later step has taken the drafts already, by their upper bound
+                seq.drafts = num_drafts
+            if refused:
+                seq.planned -= refused
+                self.cache.trim(seq)
+
+    def _advance(self, seq: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
+        """A token was appended that may fill a block or end the sequence: why it ended, and by which token of the caller's."""
+        reason = stop = None
+        params = seq.request.params
+        if token in seq.ending and seq.num_output > params.min_tokens:
+            reason = FinishReason.STOP
+            if token in params.stop_token_ids and (params.ignore_eos or token not in params.eos_token_ids):
+                stop = token
+        elif len(seq.tokens) > seq.bound:
+            reason = FinishReason.LENGTH
+        if seq.row >= 0:
+            self.cache.register(seq, len(seq.tokens) - 1)
+        if reason is not None:
+            self._end(seq, reason)
+        return reason, stop
+
+    def _prompt_logprobs(self, seq: Sequence, piece: Slice, given: list[TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+        """Those not told before (a preempted sequence computes its prompt again); of the first continuation only."""
+        if seq.request.params.prompt_logprobs is None or seq.index > 0:
+            return ()
+        fresh = given[max(0, seq.prompt_sent - seq.scored) :]
+        seq.scored += piece.count
+        seq.prompt_sent += len(fresh)
+        return tuple(fresh)
+
+    # ---- where sequences come from and go
+
+    def _sequences(self, request: Request) -> list[Sequence]:
+        self._arrivals += 1
+        number = self._arrivals
+        made: list[Sequence] = []
+        for index in range(request.params.n):
+            seq = Sequence(
+                request, index, number, self._order(request, number, index), self.settings.max_model_len, len(self.cache.layout.groups)
+            )
+            seq.seed = draw(self.settings.seed, number) if request.params.seed is None else request.params.seed
+            seq.lead = made[0] if made else None
+            self.cache.enter(seq)
+            made.append(seq)
+        self._live[request.id] = {seq.index: seq for seq in made}
+        return made
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Back to waiting; its blocks stay in the prefix cache as long as nobody needs the space."""
+        self._vacate(seq)
+        seq.num_preemptions += 1
+        self.counts["preemptions"] += 1
+        self.waiting.push(seq)
+
+    def _disown(self, seq: Sequence) -> None:
+        """Ignore what steps in flight will give for a waiting sequence."""
+        seq.generation = -1
+        seq.pending = seq.unsure = 0
+
+    def _end(self, seq: Sequence, reason: FinishReason) -> None:
+        seq.finish_reason = reason
+        seq.generation = -1
+        if seq.row >= 0:
+            self.running.remove(seq)
+            self._vacate(seq)
+        else:
+            self.waiting.remove(seq)
+        self.cache.leave(seq)
+        family = self._live[seq.request_id]
+        del family[seq.index]
+        if not family:
+            del self._live[seq.request_id]
+
+    def _vacate(self, seq: Sequence) -> None:
+        """Give up the row and all blocks."""
+        self.cache.release(seq)
+        for limit in self.limits:
+            limit.leave(seq)
+        self._rows.append(seq.row)
+        self._retired.append(seq.row)
+        seq.row = -1
+        seq.steady = None
+        seq.planned = seq.drafts = seq.fed = 0
+
+
+def draw(seed: int, number: int) -> int:
+    """A request's own seed from the engine's and its arrival number (the finaliser of SplitMix64; Steele, Lea and Flood 2014)."""
+    x = (seed + number * 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return (x ^ (x >> 31)) >> 1
