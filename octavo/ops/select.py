@@ -1,0 +1,37 @@
+"""The set of operations that a model runs with: chosen once for a device and a level, then bound to its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from octavo.ops.embedding import embedding
+from octavo.ops.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.linear import linear, pack_linear
+from octavo.ops.rms_norm import add_rms_norm, rms_norm
+from octavo.ops.rope_and_write import rope_and_write
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One callable an operation, each described by its torch reference, which is the default here."""
+
+    embedding: Callable[[Tensor, Tensor, int], Tensor] = embedding
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = linear
+    pack_linear: Callable[[Tensor], Tensor] = pack_linear
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
+    rope_and_write: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float], Tensor] = rope_and_write
+    silu_mul: Callable[[Tensor], Tensor] = silu_mul
+    gelu_tanh_mul: Callable[[Tensor], Tensor] = gelu_tanh_mul
+
+    def gate(self, activation: str) -> Callable[[Tensor], Tensor]:
+        """The gated activation of this name (the names are `config.architecture.ACTIVATIONS`'s values)."""
+        return {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}[activation]
+
+
+def choose_ops(device: str, level: int) -> Ops:
+    """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references."""
+    return Ops()
