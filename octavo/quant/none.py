@@ -1,0 +1,20 @@
+"""Plain weights in the dtype of the activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from octavo.parallel.shard import ParamSpec
+
+
+class Plain:
+    def params(self, in_features: int, out_features: int, dtype: torch.dtype) -> dict[str, ParamSpec]:
+        return {"weight": ParamSpec((out_features, in_features), dtype, ("out", "in"))}
+
+    def finish(self, layer: Any) -> None:
+        layer.weight.data = layer.ops.pack_linear(layer.weight.data)
+
+    def apply(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
+        return layer.ops.linear(x, layer.weight, layer.bias)

@@ -1,0 +1,23 @@
+"""How the weights of a linear layer are stored and multiplied with."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from octavo.parallel.shard import ParamSpec
+
+
+class Scheme(Protocol):
+    def params(self, in_features: int, out_features: int, dtype: torch.dtype) -> dict[str, ParamSpec]:
+        """The parameters of a whole layer by the last part of their checkpoint names; `dtype` is that of the activations."""
+        ...
+
+    def finish(self, layer: Any) -> None:
+        """Once, when all parameters of the layer are loaded: lay them out as `apply` wants them."""
+        ...
+
+    def apply(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
+        """x [T, in here] -> [T, out here], with the layer's bias added."""
+        ...
