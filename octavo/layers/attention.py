@@ -1,0 +1,57 @@
+"""Attention over the paged memory of one layer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import nn
+
+from octavo.attention.backend import AttentionShape
+from octavo.config.architecture import Rope
+from octavo.context import ForwardContext
+from octavo.core.kv.specs import PagedSpec, WindowSpec
+from octavo.layers.env import Env, Weight
+from octavo.layers.norm import RMSNorm
+from octavo.parallel.shard import Extent
+
+
+class PagedAttention(nn.Module):
+    """Packed q, k, v of the batch's tokens -> [T, heads * head_dim], over all of each context.
+
+    `kv` and `group` are set before the first forward, when memory exists: `kv` is this layer's view of it,
+    [num_blocks, 2, block_tokens, kv_heads, head_dim], and `group` the KV group whose block table and slots it goes by.
+    """
+
+    kv: torch.Tensor
+    group: int
+
+    def __init__(self, shape: AttentionShape, rope: Rope | None) -> None:
+        super().__init__()
+        self.shape, self.rope = shape, rope
+
+    def bind(self, path: str, env: Env) -> None:
+        heads = Extent(self.shape.heads, name="heads").share(env.mesh.tp)[1]
+        kv_heads = Extent(self.shape.kv_heads, name="kv heads").share(env.mesh.tp)[1]
+        self.shape = dataclasses.replace(self.shape, heads=heads, kv_heads=kv_heads)
+        self.ops, self.backend, self.kv_dtype = env.ops, env.attention, env.kv_dtype
+        self.cos_sin = None if self.rope is None else env.rope_table(self.rope)
+
+    def weights(self) -> list[Weight]:
+        return []
+
+    def finish(self) -> None:
+        pass
+
+    def kv_spec(self) -> PagedSpec | WindowSpec:
+        """What this layer keeps of every token on this rank."""
+        shape = self.shape
+        if shape.window is None:
+            return PagedSpec(num_kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.kv_dtype)
+        return WindowSpec(num_kv_heads=shape.kv_heads, head_dim=shape.head_dim, window=shape.window, dtype=self.kv_dtype)
+
+    def forward(self, qkv: torch.Tensor, ctx: ForwardContext, q_norm: RMSNorm | None, k_norm: RMSNorm | None) -> torch.Tensor:
+        batch = ctx.batch
+        norms = (None, None, 0.0) if q_norm is None or k_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+        q = self.ops.rope_and_write(qkv, self.kv, batch.positions, batch.slots[self.group], self.cos_sin, *norms)  # [T, heads, head_dim]
+        return self.backend.run(ctx.attention[self.group], q, self.kv, self.shape).flatten(1)

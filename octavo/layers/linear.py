@@ -1,0 +1,85 @@
+"""The one linear layer: any scheme of weights, any cut over ranks, several checkpoint tensors fused in one product or one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from octavo.layers.env import Env, Weight, parameter
+from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
+
+
+class Linear(nn.Module):
+    """x [T, in] -> [T, out].
+
+    `out` is a size, or for a fused layer the sizes of its parts under their checkpoint names, which stand beside the layer's own path
+    (`self_attn.qkv_proj` fuses `self_attn.q_proj` ...). Cut along OUT, each rank computes its stretch of every part; cut along IN, the
+    ranks' results are summed. `unit` features are never separated by a cut.
+    """
+
+    def __init__(
+        self, in_features: int, out: int | Mapping[str, int], shard: Shard = Shard.NONE, *,
+        unit: int = 1, bias: bool = False, padded: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        sizes = {"": out} if isinstance(out, int) else out
+        self.shard = shard
+        self.inside = Extent(in_features, unit)
+        self.parts = tuple(Extent(size, unit, name, padded) for name, size in sizes.items())
+        self.has_bias = bias
+        self.register_parameter("bias", None)
+
+    def bind(self, path: str, env: Env) -> None:
+        self.path = path
+        self.ops, self.group, self.scheme, self.dtype = env.ops, env.mesh.tp, env.scheme(path), env.dtype
+        self.shares = [part.share(self.group)[1] if self.shard is Shard.OUT else part.size for part in self.parts]
+        in_here = self.inside.share(self.group)[1] if self.shard is Shard.IN else self.inside.size
+        for name, spec in self._specs(in_here, sum(self.shares)).items():
+            self.register_parameter(name, parameter(spec.shape, spec.dtype, env.device))
+
+    def _specs(self, in_features: int, out_features: int) -> dict[str, ParamSpec]:
+        specs = self.scheme.params(in_features, out_features, self.dtype)
+        return specs | ({"bias": ParamSpec((out_features,), self.dtype, ("out",), added=True)} if self.has_bias else {})
+
+    def weights(self) -> list[Weight]:
+        """Every parameter by parts, and if it has several parts also whole."""
+        parent = self.path.rpartition(".")[0]
+        part_paths = [f"{parent}.{part.name}".lstrip(".") if part.name else self.path for part in self.parts]
+        found: list[Weight] = []
+        for index, (part, path) in enumerate(zip(self.parts, part_paths)):
+            for name, spec in self._specs(self.inside.size, part.size).items():
+                full = f"{path}.{name}"
+                found.append(Weight(full, spec.shape, frozenset({full}), lambda t, n=name, i=index: self._put(n, i, t)))
+        if len(self.parts) > 1:
+            for name, spec in self._specs(self.inside.size, sum(part.size for part in self.parts)).items():
+                pieces = frozenset(f"{path}.{name}" for path in part_paths)
+                found.append(Weight(f"{self.path}.{name}", spec.shape, pieces, lambda t, n=name: self._put_whole(n, t)))
+        return found
+
+    def _put(self, name: str, index: int, tensor: torch.Tensor) -> None:
+        """Cut one part of a parameter and copy it to its place."""
+        part = self.parts[index]
+        spec = self._specs(self.inside.size, part.size)[name]
+        piece = cut(tensor, spec, self.shard, self.inside if self.shard is Shard.IN else part, self.group)
+        target = self.get_parameter(name).data
+        if "out" in spec.axes:
+            axis = spec.axes.index("out")
+            grain = spec.grain_of(axis)
+            target = target.narrow(axis, sum(self.shares[:index]) // grain, self.shares[index] // grain)
+        target.copy_(piece)
+
+    def _put_whole(self, name: str, tensor: torch.Tensor) -> None:
+        spec = self._specs(self.inside.size, sum(part.size for part in self.parts))[name]
+        axis = spec.axes.index("out")
+        sizes = [part.size // spec.grain_of(axis) for part in self.parts]
+        for index, piece in enumerate(tensor.split(sizes, dim=axis)):
+            self._put(name, index, piece)
+
+    def finish(self) -> None:
+        self.scheme.finish(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.scheme.apply(self, x)
+        return self.group.all_reduce(y) if self.shard is Shard.IN else y

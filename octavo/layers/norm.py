@@ -1,0 +1,39 @@
+"""RMS norm, alone and together with the residual add before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from octavo.layers.env import Env, Weight, parameter
+
+
+class RMSNorm(nn.Module):
+    """Normalises the last axis, of size n. The weight is float32 with `offset` added once it is loaded, so that no op needs to know of it.
+
+    `add` multiplies what it adds to the residual stream by `residual_scale`.
+    """
+
+    def __init__(self, n: int, eps: float, offset: float = 0.0, residual_scale: float = 1.0) -> None:
+        super().__init__()
+        self.n, self.eps, self.offset, self.residual_scale = n, eps, offset, residual_scale
+
+    def bind(self, path: str, env: Env) -> None:
+        self.path, self.ops = path, env.ops
+        self.weight = parameter((self.n,), torch.float32, env.device)
+
+    def weights(self) -> list[Weight]:
+        name = f"{self.path}.weight"
+        return [Weight(name, (self.n,), frozenset({name}), lambda tensor: self.weight.data.copy_(tensor))]
+
+    def finish(self) -> None:
+        self.weight.data.add_(self.offset)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ops.rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of residual + scale * x, and that sum; x alone where nothing has been computed yet. All [T, n]."""
+        if residual is None:
+            return self.ops.rms_norm(x, self.weight, self.eps), x
+        return self.ops.add_rms_norm(x, residual, self.weight, self.eps, self.residual_scale)

@@ -1,0 +1,80 @@
+"""A causal language model: embedding, this stage's layers, final norm, head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from octavo.config.architecture import Architecture, Layer
+from octavo.context import ForwardContext
+from octavo.layers.attention import PagedAttention
+from octavo.layers.embedding import Embedding, TiedHead
+from octavo.layers.env import Env, Weight
+from octavo.layers.linear import Linear
+from octavo.layers.norm import RMSNorm
+from octavo.parallel.shard import Shard
+from octavo.parallel.stages import Stage
+
+Block = Callable[[Architecture, Layer], nn.Module]
+
+
+class Decoder(nn.Module):
+    """Tokens, or the hidden state of the stage before, to the hidden state after this stage's layers."""
+
+    def __init__(self, c: Architecture, stage: Stage, block: Block) -> None:
+        super().__init__()
+        self.stage, self.residual_scale = stage, c.residual_scale
+        if stage.first or (stage.last and c.tied_embeddings):
+            self.embed_tokens = Embedding(c.vocab, c.hidden, c.embedding_scale)
+        self.layers = nn.ModuleDict({str(i): block(c, c.layers[i]) for i in stage.layers})
+        if stage.last:
+            self.norm = RMSNorm(c.hidden, c.norm_eps, c.norm_offset, c.residual_scale)
+
+    def forward(self, ctx: ForwardContext) -> torch.Tensor:
+        x = ctx.hidden_in if ctx.hidden_in is not None else ctx.embeds if ctx.embeds is not None else self.embed_tokens(ctx.batch.tokens)
+        residual = None
+        for layer in self.layers.values():
+            x, residual = layer(x, residual, ctx)
+        if self.stage.last:
+            return self.norm.add(x, residual)[0]
+        return x if residual is None else torch.add(residual, x, alpha=self.residual_scale)
+
+
+class CausalLM(nn.Module):
+    """What the runner calls. Module paths are the checkpoint's names."""
+
+    def __init__(self, c: Architecture, stage: Stage, block: Block) -> None:
+        super().__init__()
+        self.architecture, self.stage = c, stage
+        self.model = Decoder(c, stage, block)
+        if stage.last:
+            untied = Linear(c.hidden, c.vocab, Shard.OUT, padded=True)
+            self.lm_head = TiedHead(self.model.embed_tokens.table) if c.tied_embeddings else untied
+
+    def bind(self, path: str, env: Env) -> None:
+        self.group = env.mesh.tp
+
+    def weights(self) -> list[Weight]:
+        return []
+
+    def finish(self) -> None:
+        pass
+
+    @property
+    def attention_layers(self) -> list[PagedAttention]:
+        """This stage's layers that keep KV, in order."""
+        return [module for module in self.modules() if isinstance(module, PagedAttention)]
+
+    def forward(self, ctx: ForwardContext) -> torch.Tensor:
+        """The hidden state [T, hidden] of every token of the batch; after the last stage it is normed and ready for `logits`."""
+        return self.model(ctx)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [N, hidden] -> [N, vocab] float32, scaled and soft-capped."""
+        logits = self.group.all_gather(self.lm_head(hidden))[:, : self.architecture.vocab].float()
+        if self.architecture.logits_scale != 1.0:
+            logits = logits * self.architecture.logits_scale
+        cap = self.architecture.logits_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap

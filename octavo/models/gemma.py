@@ -1,0 +1,31 @@
+"""Layers in the order of Gemma 2 and 3."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from octavo.config.architecture import Architecture, Layer
+from octavo.context import ForwardContext
+from octavo.models.dense import Attention, layer_mlp, layer_norm
+
+
+class SandwichLayer(nn.Module):
+    """Norms before and after both attention and MLP; x and residual as in `PreNormLayer`."""
+
+    def __init__(self, c: Architecture, layer: Layer) -> None:
+        super().__init__()
+        self.input_layernorm = layer_norm(c)
+        self.self_attn = Attention(c, layer)
+        self.post_attention_layernorm = layer_norm(c)
+        self.pre_feedforward_layernorm = layer_norm(c)
+        self.mlp = layer_mlp(c)
+        self.post_feedforward_layernorm = layer_norm(c)
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, ctx: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        x, residual = self.input_layernorm.add(x, residual)
+        x = self.post_attention_layernorm(self.self_attn(x, ctx))
+        x, residual = self.pre_feedforward_layernorm.add(x, residual)
+        return self.post_feedforward_layernorm(self.mlp(x)), residual

@@ -1,0 +1,87 @@
+"""Model families by name, and how a model is built from what was decided."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from octavo.attention.backend import AttentionBackend, Needs
+from octavo.attention.registry import backend_for
+from octavo.config.architecture import Architecture
+from octavo.config.resolved import Resolved
+from octavo.layers.env import Env
+from octavo.layers.rotary import rope_table
+from octavo.models.base import CausalLM
+from octavo.models.materialize import materialize
+from octavo.ops.select import choose_ops
+from octavo.parallel.mesh import Mesh
+from octavo.parallel.stages import stage
+from octavo.quant.none import Plain
+from octavo.quant.scheme import Scheme
+from octavo.registry import Registry
+
+LAYERS = Registry(
+    "model family",
+    {
+        "llama": "octavo.models.dense:PreNormLayer",
+        "mistral": "octavo.models.dense:PreNormLayer",
+        "qwen2": "octavo.models.dense:PreNormLayer",
+        "qwen3": "octavo.models.dense:PreNormLayer",
+        "smollm3": "octavo.models.dense:PreNormLayer",
+        "phi3": "octavo.models.dense:PreNormLayer",
+        "granite": "octavo.models.dense:PreNormLayer",
+        "olmo2": "octavo.models.dense:PostNormLayer",
+        "gemma2": "octavo.models.gemma:SandwichLayer",
+        "gemma3_text": "octavo.models.gemma:SandwichLayer",
+    },
+)
+
+
+ALONE = Mesh()
+
+
+def plain_scheme(path: str) -> Scheme:
+    return Plain()
+
+
+def build_model(
+    architecture: Architecture, settings: Resolved, mesh: Mesh = ALONE, scheme: Callable[[str], Scheme] = plain_scheme
+) -> CausalLM:
+    """This rank's part of the model, its parameters allocated on the device and not yet filled (`load` or `fill_dummy` does that).
+
+    `scheme` gives the quantisation scheme of a linear layer by its path. Raises ValueError when no attention backend fits.
+    """
+    device = torch.device(settings.device)
+    model = CausalLM(architecture, stage(architecture.num_layers, mesh.pp.rank, mesh.pp.size), LAYERS.load(architecture.family))
+    env = Env(
+        device=device,
+        dtype=getattr(torch, settings.dtype),
+        kv_dtype=settings.kv_dtype,
+        ops=choose_ops(device.type, settings.optimization_level),
+        attention=choose_attention(architecture, settings),
+        mesh=mesh,
+        scheme=scheme,
+        rope_table=functools.cache(lambda rope: rope_table(rope, settings.max_model_len, device)),
+    )
+    materialize(model, env)
+    return model
+
+
+def attention_needs(architecture: Architecture, settings: Resolved) -> Needs:
+    device = torch.device(settings.device)
+    return Needs(
+        device=device.type,
+        kinds=frozenset("paged" if layer.window is None else "window" for layer in architecture.layers),
+        head_dims=frozenset({architecture.head_dim}),
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        softcap=architecture.attention_softcap is not None,
+        sm=10 * torch.cuda.get_device_capability(device)[0] + torch.cuda.get_device_capability(device)[1] if device.type == "cuda" else 0,
+        drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
+    )
+
+
+def choose_attention(architecture: Architecture, settings: Resolved) -> AttentionBackend:
+    return backend_for(settings.attention_backend, attention_needs(architecture, settings)).backend

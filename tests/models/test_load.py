@@ -1,0 +1,149 @@
+import pytest
+import torch
+
+from octavo.models.load import WeightsMismatch, fill_dummy, load
+from octavo.models.materialize import bound_modules
+from octavo.models.registry import build_model
+from tests.parity.conftest import Memory, random_tokens
+from tests.parity.tiny import SETTINGS, tiny
+
+
+def tensors_for(c, **changes):
+    """A complete checkpoint of a model, unfused, as name -> reader; `changes` replaces entries (None removes one)."""
+    model = build_model(c, SETTINGS)
+    found = {}
+    for _, module in bound_modules(model):
+        for weight in module.weights():
+            if weight.pieces == {weight.name}:
+                found[weight.name] = torch.randn(weight.shape)
+    found.update(changes)
+    return {name: (lambda tensor=tensor: tensor) for name, tensor in found.items() if tensor is not None}
+
+
+def refused(c, tensors):
+    with pytest.raises(WeightsMismatch) as error:
+        load(build_model(c, SETTINGS), tensors)
+    return str(error.value)
+
+
+def test_every_tensor_finds_its_place():
+    c = tiny()
+    tensors = tensors_for(c)
+    model = build_model(c, SETTINGS)
+    report = load(model, tensors)
+    assert report.num_loaded == len(tensors)
+    attention = model.model.layers["1"].self_attn
+    q, k, v = attention.qkv_proj.weight.split([32, 16, 16])
+    for part, name in ((q, "q_proj"), (k, "k_proj"), (v, "v_proj")):
+        assert torch.equal(part, tensors[f"model.layers.1.self_attn.{name}.weight"]())
+    assert torch.equal(model.model.norm.weight, tensors["model.norm.weight"]())
+
+
+def test_fused_tensors_on_disk_load_as_their_parts_do():
+    c = tiny()
+    parts = tensors_for(c)
+    fused = dict(parts)
+    for i in range(2):
+        for whole, names in (("self_attn.qkv_proj", ("q_proj", "k_proj", "v_proj")), ("mlp.gate_up_proj", ("gate_proj", "up_proj"))):
+            parent = f"model.layers.{i}.{whole.split('.')[0]}"
+            together = torch.cat([fused.pop(f"{parent}.{name}.weight")() for name in names])
+            fused[f"model.layers.{i}.{whole}.weight"] = lambda together=together: together
+    one, other = build_model(c, SETTINGS), build_model(c, SETTINGS)
+    load(one, parts)
+    load(other, iter(fused.items()))
+    for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters()):
+        assert torch.equal(a, b), name
+
+
+def test_missing_tensors_are_named_and_counted():
+    text = refused(tiny(), tensors_for(tiny(), **{"model.layers.1.self_attn.k_proj.weight": None, "model.norm.weight": None}))
+    assert "2 missing" in text
+    assert "model.layers.1.self_attn.k_proj.weight" in text
+    assert "model.norm.weight" in text
+
+
+def test_unexpected_tensors_are_named_and_counted():
+    text = refused(tiny(), tensors_for(tiny(), **{"model.layers.2.mlp.up_proj.weight": torch.ones(2), "vision.x": torch.ones(2)}))
+    assert "2 not known to the model" in text
+    assert "model.layers.2.mlp.up_proj.weight" in text
+    assert "vision.x" in text
+
+
+def test_long_lists_are_cut():
+    text = refused(tiny(), {})
+    assert "missing" in text
+    assert "more" in text
+    assert len(text) < 1000
+
+
+def test_misshapen_tensors_are_named_with_both_shapes():
+    text = refused(tiny(), tensors_for(tiny(), **{"model.layers.0.self_attn.q_proj.weight": torch.ones(31, 32)}))
+    assert "model.layers.0.self_attn.q_proj.weight has shape (31, 32) where (32, 32) is needed" in text
+    assert "missing" not in text
+
+
+def test_a_tensor_given_whole_and_in_parts_is_refused():
+    text = refused(tiny(), tensors_for(tiny(), **{"model.layers.0.mlp.gate_up_proj.weight": torch.ones(80, 32)}))
+    assert "is given twice" in text
+
+
+@pytest.mark.parametrize("found", [None, "transformer.output_head.weight"])
+def test_a_head_that_is_not_there_gets_a_hint(found):
+    tensors = tensors_for(tiny(), **{"lm_head.weight": None})
+    if found:
+        tensors[found] = lambda: torch.ones(50, 32)
+    text = refused(tiny(), tensors)
+    assert "1 missing: lm_head.weight" in text
+    assert "tie_word_embeddings" in text
+    assert found is None or text.count(found) == 2
+
+
+def test_tied_heads_share_the_table_and_a_stored_copy_is_explained():
+    c = tiny(tie_word_embeddings=True)
+    model = build_model(c, SETTINGS)
+    report = load(model, tensors_for(c, **{"lm_head.weight": torch.ones(50, 32)}))
+    assert "shares" in report.explained["lm_head.weight"]
+    assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+
+
+def test_computed_tables_of_older_files_are_explained():
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.rotary_emb.inv_freq": torch.ones(4)}
+    report = load(build_model(tiny(), SETTINGS), tensors_for(tiny(), **extra))
+    assert set(report.explained) == set(extra)
+
+
+@pytest.mark.parametrize("layer", ["0.self_attn.o_proj", "1.mlp.up_proj", "1.self_attn.qkv_proj"])
+def test_biases_of_layers_without_one_must_be_zero(layer):
+    name = f"model.layers.{layer}.bias"
+    report = load(build_model(tiny(), SETTINGS), tensors_for(tiny(), **{name: torch.zeros(4)}))
+    assert "zeros" in report.explained[name]
+    assert name in refused(tiny(), tensors_for(tiny(), **{name: torch.tensor([0.0, 1e-3])}))
+
+
+def test_explained_tensors_are_not_read():
+    def read():
+        raise AssertionError("read without need")
+
+    c = tiny(tie_word_embeddings=True)
+    load(build_model(c, SETTINGS), {**tensors_for(c), "lm_head.weight": read})
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2"])
+def test_dummy_weights_give_finite_logits_and_the_same_ones_again(family):
+    c = tiny(family)
+    logits = []
+    for _ in range(2):
+        model = build_model(c, SETTINGS)
+        fill_dummy(model, seed=3)
+        logits.append(Memory(model, 4, max_length=64).run([t % 50 for t in random_tokens(12)], [9]))
+    assert logits[0].isfinite().all()
+    assert logits[0].std() > 0.01
+    assert torch.equal(*logits)
+
+
+def test_dummy_rows_differ_where_the_pattern_repeats(monkeypatch):
+    monkeypatch.setattr("octavo.models.load.PATTERN", 101)
+    model = build_model(tiny(), SETTINGS)
+    fill_dummy(model)
+    rows = model.model.embed_tokens.weight
+    assert len({tuple(row) for row in rows.tolist()}) == rows.shape[0]

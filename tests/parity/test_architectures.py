@@ -1,0 +1,65 @@
+"""Every architecture against transformers: same logits for a whole prefill, in chunks and steps, and in mixed batches."""
+
+import pytest
+import torch
+
+from tests.parity.conftest import Memory, random_tokens
+
+MODELS = {
+    "llama": ("llama", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
+    "llama tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral with a window": ("mistral", {"sliding_window": 9}),
+    "mistral with a long window": ("mistral", {"sliding_window": 200}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 with late windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3 tied": ("qwen3", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "smollm3 with windows": ("smollm3", {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}),
+    "phi3": ("phi3", {}),
+    "phi3 partial": ("phi3", {"partial_rotary_factor": 0.5, "sliding_window": 11}),
+    "granite": (
+        "granite",
+        {"attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.3, "embedding_multiplier": 6.0},
+    ),
+    "olmo2": ("olmo2", {}),
+    "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 20}),
+    "gemma2 without caps": ("gemma2", {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": ("gemma3_text", {"head_dim": 16, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}),
+}
+
+
+@pytest.fixture(params=MODELS)
+def pair(request, make_pair):
+    model_type, config = MODELS[request.param]
+    return make_pair(model_type, **config)
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_logits_of_a_whole_prefill_and_of_chunks_and_steps(pair):
+    tokens = random_tokens(40)
+    theirs = pair.their_logits(tokens)
+    assert theirs.abs().max() > 0.5  # logits of a model that is not degenerate
+    model = pair.ours()
+    close(Memory(model, 16).run(tokens, [40]), theirs)
+    close(Memory(model, 5).run(tokens, [1, 13, 8, 11]), theirs)
+    close(Memory(model, 3).run(tokens, [7, 19]), theirs)
+
+
+def test_logits_of_a_mixed_batch(pair):
+    """Sequences of different lengths begin, are chunked and step in the same batches; padding changes nothing."""
+    texts = [random_tokens(n, seed=n) for n in (31, 18, 27)]
+    theirs = [pair.their_logits(text) for text in texts]
+    memory = Memory(pair.ours(), 7)
+    plan = [[(0, 10)], [(0, 1), (1, 12)], [(1, 1), (0, 12), (2, 20)], [(0, 1), (1, 1), (2, 1)], [(2, 6), (1, 4), (0, 7)]]
+    for number, counts in enumerate(plan):
+        starts = {row: memory.computed.get(row, 0) for row, _ in counts}
+        got = memory.step([(row, texts[row][starts[row] : starts[row] + count]) for row, count in counts], padding=number)
+        for (row, count), logits in zip(counts, got):
+            close(logits, theirs[row][starts[row] : starts[row] + count])
+    assert memory.computed == {0: 31, 1: 18, 2: 27}
