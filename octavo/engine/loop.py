@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from octavo.core.scheduler import Scheduler
-
 from octavo.core.plan import Plan
+from octavo.core.scheduler import Scheduler
 from octavo.engine.executor import Executor, StepFuture
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput

@@ -1,75 +1,73 @@
-"""Filling a model's parameters from the tensors of a checkpoint, strictly: every tensor is used or explained, every parameter is filled."""
+"""Filling a model's parameters from the tensors of a checkpoint, strictly: every tensor is used or explained, every parameter is filled.
+
+What fits is settled from names and shapes, before a weight is read.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
 from octavo.layers.env import Weight
 from octavo.models.base import CausalLM
 from octavo.models.materialize import bound_modules, finish
+from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport
 
-LazyTensor = Callable[[], torch.Tensor]
-Tensors = Mapping[str, LazyTensor] | Iterable[tuple[str, LazyTensor]]
+Tensors = Mapping[str, LazyTensor]
 
 COMPUTED = re.compile(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.masked_bias$")  # tables that older files carry along
+SHOWN = 8  # names of each kind in an error
 
 
-class WeightsMismatch(ValueError):
+class WeightsMismatch(CheckpointError):
     """The checkpoint is not of this model; the text names the tensors and their counts."""
 
 
-@dataclass
-class LoadReport:
-    """What was done with the tensors of a checkpoint."""
-
-    num_loaded: int = 0
-    explained: dict[str, str] = field(default_factory=dict[str, str])  # tensor name -> why it was not needed
+@dataclass(frozen=True)
+class Loaded:
+    report: LoadReport
+    explained: Mapping[str, str]  # tensors that were not needed -> why
 
 
-def load(model: CausalLM, tensors: Tensors) -> LoadReport:
-    """Copy every tensor to its place and finish the layers. A tensor is read (its callable called) only when it is used.
+def load(model: CausalLM, tensors: Tensors) -> Loaded:
+    """Copy every tensor to its place and finish the layers.
 
-    Raises `WeightsMismatch` when one is missing, unexpected, given twice or of another shape.
+    Raises `WeightsMismatch` when one is missing, unexpected, there twice (fused and in parts) or of another shape.
     """
     wanted = {weight.name: weight for _, module in bound_modules(model) for weight in module.weights()}
-    missing = {piece for weight in wanted.values() for piece in weight.pieces}
-    report, unexpected, wrong = LoadReport(), list[str](), list[str]()
-    pairs = cast("Iterable[tuple[str, LazyTensor]]", tensors.items() if isinstance(tensors, Mapping) else tensors)
-    for name, read in pairs:
-        weight = wanted.get(name)
-        if weight is not None:
-            wrong += _fill(weight, read(), missing)
-            report.num_loaded += 1
-        elif reason := _explanation(model, name, read, wanted):
-            report.explained[name] = reason
-        else:
-            unexpected.append(name)
+    used = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    explained = {name: _explanation(model, name, tensor, wanted) for name, tensor in tensors.items() if name not in wanted}
+    wrong = _wrong(wanted, used)
+    missing = {piece for weight in wanted.values() for piece in weight.pieces}.difference(*(wanted[name].pieces for name in used))
+    unexpected = [name for name, reason in explained.items() if not reason]
     if missing or unexpected or wrong:
-        raise WeightsMismatch(_complaint(model, sorted(missing), unexpected, wrong))
-    finish(model)
-    return report
-
-
-def _fill(weight: Weight, tensor: torch.Tensor, missing: set[str]) -> list[str]:
-    """Put a tensor in its place and take it off the list of what is missing; gives what is wrong with it."""
-    if tuple(tensor.shape) != weight.shape:
-        missing -= weight.pieces
-        return [f"{weight.name} has shape {tuple(tensor.shape)} where {weight.shape} is needed"]
-    if not weight.pieces <= missing:
-        return [f"{weight.name} is given twice"]
-    missing -= weight.pieces
+        raise WeightsMismatch(_complaint(sorted(missing), unexpected, wrong))
+    loader = Loader(used, dtype=None)
     with torch.no_grad():
-        weight.put(tensor)
-    return []
+        for name, tensor in loader:
+            wanted[name].put(tensor)
+    finish(model)
+    return Loaded(loader.report, explained)
 
 
-def _explanation(model: CausalLM, name: str, read: LazyTensor, wanted: Mapping[str, Weight]) -> str | None:
-    """Why a tensor that fills nothing may be there all the same; None when there is no reason."""
+def _wrong(wanted: Mapping[str, Weight], used: Tensors) -> list[str]:
+    """What does not fit among the tensors that have a place."""
+    wrong, filled = list[str](), set[str]()
+    for name, tensor in used.items():
+        weight = wanted[name]
+        if tuple(tensor.shape) != weight.shape:
+            wrong.append(f"{name} has shape {tuple(tensor.shape)} where {weight.shape} is needed")
+        elif weight.pieces & filled:
+            wrong.append(f"{name} is there twice, fused and in parts")
+        filled |= weight.pieces
+    return wrong
+
+
+def _explanation(model: CausalLM, name: str, tensor: LazyTensor, wanted: Mapping[str, Weight]) -> str:
+    """Why a tensor that fills nothing may be there all the same; empty when there is no reason."""
     c, stage = model.architecture, model.stage
     if COMPUTED.search(name):
         return "computed here"
@@ -80,17 +78,17 @@ def _explanation(model: CausalLM, name: str, read: LazyTensor, wanted: Mapping[s
         return "on another pipeline stage"
     if (name == "model.embed_tokens.weight" and not stage.first) or (name in ("model.norm.weight", "lm_head.weight") and not stage.last):
         return "on another pipeline stage"
-    if name.endswith(".bias") and f"{name.removesuffix('.bias')}.weight" in wanted:
-        return None if read().any() else "a bias of zeros for a layer without one"
-    return None
+    if name.endswith(".bias") and f"{name.removesuffix('.bias')}.weight" in wanted and not tensor.load().any():
+        return "a bias of zeros for a layer without one"
+    return ""
 
 
-def _complaint(model: CausalLM, missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
+def _complaint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str:
     lines = ["the checkpoint does not fit the model:"]
     for what, names in (("missing", missing), ("not known to the model", unexpected), ("wrong", wrong)):
         if names:
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            lines.append(f"  {len(names)} {what}: {', '.join(names[:8])}{more}")
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            lines.append(f"  {len(names)} {what}: {', '.join(names[:SHOWN])}{more}")
     if "lm_head.weight" in missing:
         similar = [name for name in unexpected if "head" in name or "output" in name or "embed_out" in name]
         found = f" (a tensor named {similar[0]} is there)" if similar else ""

@@ -25,8 +25,8 @@ def test_stages_hand_on_their_hidden_state(family, tied):
     stages = []
     for rank in range(2):
         part = build_model(c, SETTINGS, Mesh(pp=Group(rank, 2)))
-        report = load(part, tensors)
-        assert set(report.explained.values()) <= {"on another pipeline stage"}
+        loaded = load(part, tensors)
+        assert set(loaded.explained.values()) <= {"on another pipeline stage"}
         stages.append(part)
     assert [list(part.model.layers) for part in stages] == [["0", "1"], ["2"]]
     assert sum(len(part.attention_layers) for part in stages) == 3

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from octavo.config.architecture import Architecture
@@ -17,21 +16,12 @@ from octavo.config.resolved import Resolved
 from octavo.context import Batch, ForwardContext
 from octavo.models.load import load
 from octavo.models.registry import build_model
+from octavo.models.safetensors_reader import read_safetensors_folder
 
 SIZES = dict(
     vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
-
-
-def read_folder(path):
-    """The tensors of a folder of safetensors files, each read when it is asked for."""
-    tensors = {}
-    for file in sorted(path.glob("*.safetensors")):
-        with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118
-                tensors[name] = lambda file=file, name=name: safe_open(file, "pt").get_tensor(name)
-    return tensors
 
 
 @dataclass
@@ -68,7 +58,7 @@ def make_pair(tmp_path):
                 else:
                     parameter.add_(0.2 * torch.randn_like(parameter)) if "norm" in name else parameter.normal_(0, 0.2)
         theirs.save_pretrained(tmp_path, max_shard_size="100KB")
-        return Pair(theirs, json.loads((tmp_path / "config.json").read_text()), read_folder(tmp_path))
+        return Pair(theirs, json.loads((tmp_path / "config.json").read_text()), read_safetensors_folder(tmp_path))
 
     return make
 
