@@ -59,6 +59,5 @@ def _write(kv: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tens
     kept = slots >= 0
     source = torch.arange(slots.shape[0], device=slots.device).where(kept, kept.int().argmax())  # [T]
     slot = slots[source].clamp(min=0)
-    block, offset = slot // kv.shape[2], slot % kv.shape[2]
-    for memory, new in ((kv[:, 0], k), (kv[:, 1], v)):
-        memory[block, offset] = new[source].to(kv.dtype).where(kept.any(), memory[0, 0])
+    new = torch.stack((k, v), dim=1)[source].to(kv.dtype)  # [T, 2, kv_heads, head_dim]
+    kv[slot // kv.shape[2], :, slot % kv.shape[2]] = new.where(kept.any(), kv[0, :, 0])

@@ -3,7 +3,7 @@
 from octavo.config.architecture import FAMILIES, Architecture
 from octavo.config.resolved import Resolved
 
-SETTINGS = Resolved(max_model_len=128)
+SETTINGS = Resolved(max_model_len=128, optimization_level=0)
 
 
 def tiny(family: str = "llama", **changes: object) -> Architecture:
