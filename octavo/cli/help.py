@@ -17,14 +17,14 @@ def asked_help(argv: list[str]) -> str | None:
         if word in ("-h", "--help"):
             return ""
         if word.startswith("--help="):
-            return word.removeprefix("--help=").strip().lower()
+            return word.removeprefix("--help=").strip()
     return None
 
 
 def render(command: str, summary: str, usage: str, topics: tuple[type, ...], asked: str) -> str:
     """The help text of a command."""
     by_topic = {settings_of(topic)[0].topic: settings_of(topic) for topic in topics if settings_of(topic)}
-    name = asked.lstrip("-").replace("-", "_").removesuffix("config")
+    name = asked.lstrip("-").replace("-", "_").lower().removesuffix("config")
     if not asked:
         own = {topic: found for topic, found in by_topic.items() if topic in (command, "sampling")}
         groups = ", ".join(topic for topic in by_topic if topic not in own)

@@ -1,0 +1,310 @@
+"""The only place where "auto" is decided: asked settings, the model's config.json and a device give the settings that run.
+
+Each decision keeps its reason. This file stands above `plan`, whose arithmetic it decides with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octavo import env
+from octavo.config.architecture import Architecture
+from octavo.config.engine import EngineConfig
+from octavo.config.fields import ConfigError
+from octavo.config.resolved import Resolved
+from octavo.plan import memory
+from octavo.plan.devices import GIB, Device
+
+LARGE_DEVICE_BYTES = 70 * GIB
+SMALL_CPU_CACHE_BYTES = 4 * GIB
+DTYPE_NAMES = {"half": "float16", "float": "float32"}
+GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The step's limits while they are decided."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False) -> Resolved:
+    """Decide every setting. `checkpoint` is the model's config.json; `offline` takes the larger step of `LLM`.
+
+    Raises `ConfigError`, which names the flag, the value and what works, and `UnsupportedModel`.
+    """
+    arch = Architecture.from_config(overridden(checkpoint, asked.model.hf_overrides))
+    _refuse_unbuilt(asked)
+    reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
+    dtype = _dtype(asked, arch, device, reasons)
+    limit = _model_limit(asked, arch, reasons)
+    fixed = isinstance(asked.model.max_model_len, int) and asked.model.max_model_len != -1
+    max_model_len = int(asked.model.max_model_len) if fixed else limit  # pyright: ignore[reportArgumentType]
+    batch = _batch(asked, device, max_model_len, offline, reasons)
+    settings = Resolved(
+        device=device.kind,
+        dtype=dtype,
+        seed=asked.model.seed,
+        max_model_len=max_model_len,
+        block_size=asked.cache.block_size,
+        kv_dtype=_kv_dtype(asked, dtype, reasons),
+        enable_prefix_caching=asked.cache.enable_prefix_caching,
+        max_num_seqs=batch.max_num_seqs,
+        max_num_batched_tokens=batch.max_num_batched_tokens,
+        enable_chunked_prefill=asked.scheduler.enable_chunked_prefill,
+        scheduling_policy=asked.scheduler.scheduling_policy,
+        max_num_partial_prefills=asked.scheduler.max_num_partial_prefills,
+        max_long_partial_prefills=asked.scheduler.max_long_partial_prefills,
+        overlap_depth=0 if asked.scheduler.async_scheduling is False else 1,
+        distributed_executor_backend=asked.parallel.distributed_executor_backend or "uni",
+        optimization_level=asked.compilation.optimization_level,
+        graph_mode=_graph_mode(asked, device, reasons),
+        attention_backend=asked.compilation.attention_backend,
+        reasons=reasons,
+    )
+    settings = replace(settings, graph_sizes=_graph_sizes(asked, settings))
+    settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
+    settings = _fit(asked, arch, settings, reasons)
+    return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
+
+
+def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with `--hf-overrides` merged in, nested objects key by key."""
+    merged = dict(config)
+    for key, value in overrides.items():
+        old = merged.get(key)
+        merged[key] = overridden(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value  # pyright: ignore
+    return merged
+
+
+def _refuse_unbuilt(asked: EngineConfig) -> None:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        if getattr(asked.parallel, name) > 1:
+            raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
+    if asked.parallel.distributed_executor_backend == "ray":
+        raise ConfigError("distributed_executor_backend", "ray", "this version runs on one host; use uni or mp")
+    if asked.cache.kv_cache_dtype.startswith(("fp8", "int8")):
+        raise ConfigError("kv_cache_dtype", asked.cache.kv_cache_dtype, "no attention backend of this version reads it; use auto")
+
+
+def _dtype(asked: EngineConfig, arch: Architecture, device: Device, reasons: dict[str, str]) -> str:
+    given = asked.model.dtype
+    name = DTYPE_NAMES.get(given, given)
+    if name == "auto":
+        name = _auto_dtype(arch, device, reasons)
+    else:
+        reasons["dtype"] = "as asked"
+    if name == "bfloat16" and device.kind == "cuda" and "bfloat16" not in device.fast_dtypes:
+        raise ConfigError("dtype", given, f"{device.name} does not compute in bfloat16; use float16 or float32")
+    if name == "float16" and arch.family.startswith("gemma"):
+        raise ConfigError("dtype", given, f"{arch.family} overflows in float16; use bfloat16 or float32")
+    return name
+
+
+def _auto_dtype(arch: Architecture, device: Device, reasons: dict[str, str]) -> str:
+    stored = arch.dtype or "float32"
+    if stored in device.fast_dtypes and stored != "float32":
+        reasons["dtype"] = f"the checkpoint's, and {device.name} is fast with it"
+        return stored
+    fast = device.fast_dtypes[0]
+    if fast == "float16" and arch.family.startswith("gemma"):
+        fast = "float32"
+    reasons["dtype"] = f"the checkpoint is in {stored}; {fast} is what {device.name} is fastest with"
+    return fast
+
+
+def _model_limit(asked: EngineConfig, arch: Architecture, reasons: dict[str, str]) -> int:
+    """The longest context that the model's positions are good for. Raises `ConfigError` where more is asked."""
+    limit = arch.max_length
+    origin = f"max_position_embeddings = {arch.max_position}"
+    if limit != arch.max_position:
+        kind = next(layer.rope.kind for layer in arch.layers if layer.rope is not None and layer.rope.kind != "plain")
+        origin += f", scaled by rope_type {kind} to {limit}"
+    wanted = asked.model.max_model_len
+    if isinstance(wanted, int) and wanted > limit:
+        raise ConfigError("max_model_len", wanted, f"the model's positions end at {limit} ({origin}); use at most {limit}")
+    reasons["max_model_len"] = f"as asked; the model goes to {limit}" if isinstance(wanted, int) and wanted != -1 else origin
+    return limit
+
+
+def _batch(asked: EngineConfig, device: Device, max_model_len: int, offline: bool, reasons: dict[str, str]) -> _Batch:
+    """How many sequences and tokens a step takes, by the device's size where not asked."""
+    seqs, tokens = asked.scheduler.max_num_seqs, asked.scheduler.max_num_batched_tokens
+    large = device.memory_bytes >= LARGE_DEVICE_BYTES
+    if device.kind == "cpu":
+        default_seqs, default_tokens, why = 32, 2048, "default on CPU"
+    else:
+        default_seqs, default_tokens = (1024, 16384 if offline else 8192) if large else (256, 8192 if offline else 2048)
+        why = f"default on GPUs {'from' if large else 'below'} 70 GiB{' for LLM' if offline else ''}"
+    reasons["max_num_seqs"] = "as asked" if seqs is not None else why
+    reasons["max_num_batched_tokens"] = "as asked" if tokens is not None else why
+    chosen_seqs = seqs if seqs is not None else default_seqs
+    if tokens is None:
+        tokens = min(default_tokens, chosen_seqs * max_model_len)
+        if not asked.scheduler.enable_chunked_prefill and tokens < max_model_len:
+            tokens, reasons["max_num_batched_tokens"] = max_model_len, "a whole prompt must fit in a step without chunked prefill"
+        tokens = max(tokens, chosen_seqs) if seqs is not None else tokens
+    elif not asked.scheduler.enable_chunked_prefill and tokens < max_model_len:
+        raise ConfigError(
+            "max_num_batched_tokens", tokens,
+            f"without chunked prefill a whole prompt of --max-model-len = {max_model_len} must fit in one step; use at least "
+            f"{max_model_len}, a --max-model-len of at most {tokens}, or --enable-chunked-prefill",
+        )  # fmt: skip
+    if seqs is None and chosen_seqs > tokens:
+        chosen_seqs, reasons["max_num_seqs"] = tokens, f"no more sequences than tokens a step ({tokens})"
+    return _Batch(chosen_seqs, tokens)
+
+
+def _kv_dtype(asked: EngineConfig, dtype: str, reasons: dict[str, str]) -> str:
+    given = asked.cache.kv_cache_dtype
+    reasons["kv_dtype"] = "that of the model" if given == "auto" else "as asked"
+    return dtype if given == "auto" else given
+
+
+def _graph_mode(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> str:
+    compilation = asked.compilation
+    if device.kind == "cpu":
+        reasons["graph_mode"] = "graphs are recorded on GPUs only"
+        return "NONE"
+    if compilation.enforce_eager or compilation.optimization_level == 0:
+        reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"
+        return "NONE"
+    reasons["graph_mode"] = "as asked" if compilation.cudagraph_mode else f"-O{compilation.optimization_level}"
+    return compilation.cudagraph_mode or ("PIECEWISE" if compilation.optimization_level == 1 else "FULL_AND_PIECEWISE")
+
+
+def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
+    """Batch sizes, in tokens, to record: fine steps where batches are small, coarse ones above."""
+    if settings.graph_mode == "NONE":
+        return ()
+    given = asked.compilation.cudagraph_capture_sizes
+    if given:
+        return tuple(sorted({size for size in given if size <= settings.max_num_batched_tokens}))
+    top = asked.compilation.max_cudagraph_capture_size or min(2 * settings.max_num_seqs, GRAPH_LIMIT)
+    top = min(top, settings.max_num_batched_tokens)
+    return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)) if size <= top)
+
+
+def _kv_bytes(asked: EngineConfig, arch: Architecture, device: Device, settings: Resolved, reasons: dict[str, str]) -> int:
+    """Size of the KV cache. Raises `ConfigError` where the device has no room for it."""
+    taken = _costs(arch, settings)
+    if taken.total >= device.memory_bytes:
+        raise ConfigError(
+            "model", asked.model.model,
+            f"its weights take {_gib(taken.weight_bytes)}, with activations {_gib(taken.total)}, and {device.name} has "
+            f"{_gib(device.memory_bytes)}; use a smaller model or a larger device",
+        )  # fmt: skip
+    exact = _exact_kv_bytes(asked, arch, settings, reasons)
+    if exact is not None:
+        room = device.free_bytes - taken.total
+        if exact > room:
+            raise ConfigError(
+                reasons["kv_bytes"].removeprefix("--"), exact,
+                f"{device.name} has {_gib(device.free_bytes)} free, of which the model takes {_gib(taken.total)}; "
+                f"use at most {max(0, room)} bytes of KV cache",
+            )  # fmt: skip
+        return exact
+    if device.kind == "cpu":
+        return _cpu_kv_bytes(arch, device, settings, taken, reasons)
+    share = asked.cache.gpu_memory_utilization
+    budget = int(device.memory_bytes * share)
+    if budget > device.free_bytes:
+        nearest = int(device.free_bytes / device.memory_bytes * 100) / 100
+        raise ConfigError(
+            "gpu_memory_utilization", share, f"that is {_gib(budget)}, but only {_gib(device.free_bytes)} are free; use {nearest}"
+        )
+    if budget <= taken.total:
+        raise ConfigError(
+            "gpu_memory_utilization", share,
+            f"that is {_gib(budget)}, and the model takes {_gib(taken.total)} (weights {_gib(taken.weight_bytes)}), so nothing is left for "
+            "the KV cache; raise it, lower --max-num-batched-tokens or --max-num-seqs, or use a smaller model",
+        )  # fmt: skip
+    reasons["kv_bytes"] = (
+        f"{share:.0%} of {_gib(device.memory_bytes)}, less {_gib(taken.total)} for weights, activations, graphs and reserve"
+    )
+    return budget - taken.total
+
+
+def _exact_kv_bytes(asked: EngineConfig, arch: Architecture, settings: Resolved, reasons: dict[str, str]) -> int | None:
+    """The size where it was asked for, in bytes or in blocks."""
+    if asked.cache.kv_cache_memory_bytes is not None:
+        reasons["kv_bytes"] = "--kv-cache-memory-bytes"
+        return asked.cache.kv_cache_memory_bytes
+    if asked.cache.num_gpu_blocks_override is not None:
+        reasons["kv_bytes"] = "--num-gpu-blocks-override"
+        layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, 0)
+        return asked.cache.num_gpu_blocks_override * memory.pool_block_bytes(layout)
+    return None
+
+
+def _cpu_kv_bytes(arch: Architecture, device: Device, settings: Resolved, taken: memory.Costs, reasons: dict[str, str]) -> int:
+    """Of host memory a modest part, as other programs want some too: 4 GiB or a quarter of what is free; more for one whole sequence."""
+    asked_gib = env.CPU_KVCACHE_SPACE.get()
+    free = max(0, device.free_bytes - taken.total)
+    if asked_gib:
+        if asked_gib * GIB > free:
+            raise ConfigError(
+                "OCTAVO_CPU_KVCACHE_SPACE", asked_gib, f"beside the model {_gib(free)} are free; use at most {free / GIB:.2f}"
+            )
+        reasons["kv_bytes"] = "OCTAVO_CPU_KVCACHE_SPACE"
+        return int(asked_gib * GIB)
+    layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, 0)
+    blocks = memory.sequence_blocks(layout, settings.max_model_len, min(settings.max_num_batched_tokens, settings.max_model_len))
+    modest, one = min(SMALL_CPU_CACHE_BYTES, free // 4), blocks * memory.pool_block_bytes(layout)
+    if modest < one <= free // 2:
+        reasons["kv_bytes"] = f"one sequence of {settings.max_model_len} tokens; OCTAVO_CPU_KVCACHE_SPACE (GiB) changes it"
+        return one
+    reasons["kv_bytes"] = f"4 GiB or a quarter of the {_gib(free)} that are free, the smaller; OCTAVO_CPU_KVCACHE_SPACE (GiB) changes it"
+    return modest
+
+
+def _fit(asked: EngineConfig, arch: Architecture, settings: Resolved, reasons: dict[str, str]) -> Resolved:
+    """See that one sequence of the full length fits, or find the longest that does. Raises `ConfigError` with that length."""
+    layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+    enough = layout.num_blocks * memory.pool_block_bytes(layout) <= settings.kv_bytes
+    longest = memory.longest_fit(layout, settings.max_model_len, settings.max_num_batched_tokens) if enough else 0
+    if longest >= settings.max_model_len:
+        return settings
+    need = memory.sequence_blocks(layout, settings.max_model_len, settings.max_num_batched_tokens) * memory.pool_block_bytes(layout)
+    if asked.model.max_model_len in ("auto", -1) and longest >= 2:
+        reasons["max_model_len"] = (
+            f"the longest that fits in {_gib(settings.kv_bytes)} of KV cache; the model would go to {settings.max_model_len}"
+        )
+        return replace(settings, max_model_len=longest)
+    raise ConfigError(
+        "max_model_len", settings.max_model_len,
+        f"one such sequence needs {_gib(need)} of KV cache and there are {_gib(settings.kv_bytes)}; the longest that fits is {longest}: "
+        f"set --max-model-len {longest} or auto, or give the cache more ({_more_room(settings)})",
+    )  # fmt: skip
+
+
+def _more_room(settings: Resolved) -> str:
+    if settings.reasons.get("kv_bytes") in ("--kv-cache-memory-bytes", "--num-gpu-blocks-override"):
+        return settings.reasons["kv_bytes"]
+    return "OCTAVO_CPU_KVCACHE_SPACE, in GiB" if settings.device == "cpu" else "--gpu-memory-utilization"
+
+
+def _long_threshold(asked: EngineConfig, settings: Resolved, reasons: dict[str, str]) -> int:
+    given = asked.scheduler.long_prefill_token_threshold
+    if given > settings.max_model_len:
+        raise ConfigError(
+            "long_prefill_token_threshold", given, f"no prompt is longer than --max-model-len = {settings.max_model_len}; use at most that"
+        )
+    if given == 0 and settings.max_num_partial_prefills > 1:
+        reasons["long_prefill_token_threshold"] = "4 % of max_model_len, as several partial prefills are allowed"
+        return max(1, int(0.04 * settings.max_model_len))
+    return given
+
+
+def _costs(arch: Architecture, settings: Resolved) -> memory.Costs:
+    return memory.costs(
+        arch, settings.dtype, settings.device, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
+        settings.block_size, len(settings.graph_sizes),
+    )  # fmt: skip
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,148 @@
+"""What a device can do, as plain numbers: a table of common GPUs, and this machine's CPU. No torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator, or the CPU of a machine. Rates are of dense matrices at the maker's boost clock."""
+
+    name: str
+    kind: Literal["cuda", "cpu"]
+    memory_bytes: int
+    free_bytes: int
+    bandwidth_bytes_s: float = 0.0  # of its memory; 0: not known
+    bf16_flops: float = 0.0  # 0: not known
+    fp8_flops: float = 0.0
+    sm: int = 0  # compute capability times ten; 0 on CPU
+    cores: int = 0  # that this process may use; 0 on GPU
+    fast_dtypes: tuple[str, ...] = ("float32",)  # formats that matrix products run fast in
+
+    @staticmethod
+    def cpu() -> Device:
+        """The CPU of this machine, within the limits of its container."""
+        total, free = _host_memory()
+        return Device("cpu", "cpu", total, free, cores=usable_cores(), fast_dtypes=_fast_dtypes(_cpu_features()))
+
+    @staticmethod
+    def cuda(name: str, memory_bytes: int, free_bytes: int, sm: int) -> Device:
+        """A GPU as its driver describes it; rates come from the table where it is known."""
+        words = set(name.lower().replace("-", " ").split())
+        known = next((device for key, device in GPUS.items() if words.issuperset(key.split("-"))), None)
+        base = known or Device(name, "cuda", memory_bytes, free_bytes)
+        formats = ("bfloat16", "float16") if sm >= 80 else ("float16",)
+        return replace(base, name=name, memory_bytes=memory_bytes, free_bytes=free_bytes, sm=sm, fast_dtypes=formats)
+
+    @staticmethod
+    def named(name: str) -> Device:
+        """A GPU of the table, or `cpu`. Raises `ValueError` with the names that are known."""
+        if name.lower() == "cpu":
+            return Device.cpu()
+        try:
+            return GPUS[name.lower()]
+        except KeyError:
+            raise ValueError(f"device {name!r} is not known; use cpu, {', '.join(GPUS)}") from None
+
+
+def _gpu(name: str, mib: int, terabytes_s: float, bf16_teraflops: float, sm: int, fp8_teraflops: float = 0.0) -> Device:
+    formats = ("bfloat16", "float16") if sm >= 80 else ("float16",)
+    memory = mib * MIB
+    return Device(name, "cuda", memory, memory, terabytes_s * 1e12, bf16_teraflops * 1e12, fp8_teraflops * 1e12, sm, 0, formats)
+
+
+GPUS: dict[str, Device] = {
+    device.name: device
+    for device in (  # memory as the driver reports it; rates from the makers' data sheets, without sparsity
+        _gpu("b200", 183_359, 8.0, 2250, 100, 4500),
+        _gpu("h200", 143_771, 4.8, 989, 90, 1979),
+        _gpu("h100-nvl", 95_830, 3.9, 835, 90, 1671),
+        _gpu("h100-pcie", 81_559, 2.0, 756, 90, 1513),
+        _gpu("h100", 81_559, 3.35, 989, 90, 1979),
+        _gpu("h20", 97_871, 4.0, 148, 90, 296),
+        _gpu("a100-40gb", 40_960, 1.555, 312, 80),
+        _gpu("a100", 81_920, 2.039, 312, 80),
+        _gpu("l40s", 46_068, 0.864, 362, 89, 733),
+        _gpu("l4", 23_034, 0.3, 121, 89, 242),
+        _gpu("a10g", 23_028, 0.6, 70, 86),
+        _gpu("a6000", 49_140, 0.768, 155, 86),
+        _gpu("t4", 15_360, 0.32, 65, 75),
+        _gpu("rtx-5090", 32_607, 1.792, 210, 120, 419),
+        _gpu("rtx-4090", 24_564, 1.008, 165, 89, 330),
+        _gpu("rtx-3090", 24_576, 0.936, 71, 86),
+    )
+}
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, and the quota of its container where that is smaller."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, int(quota + 0.5)))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores' worth of time that the container may use, or None without a limit."""
+    text = _read(root / "cpu.max").split()
+    if len(text) == 2 and text[0] != "max":
+        return int(text[0]) / int(text[1])
+    quota, period = _number(root / "cpu/cpu.cfs_quota_us"), _number(root / "cpu/cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
+    """(limit, used) bytes of the container, or None without a limit. Used leaves out file pages that can be given back."""
+    limit, used, stat = _number(root / "memory.max"), _number(root / "memory.current"), root / "memory.stat"
+    inactive = "inactive_file"
+    if limit is None:
+        limit, used = _number(root / "memory/memory.limit_in_bytes"), _number(root / "memory/memory.usage_in_bytes")
+        stat, inactive = root / "memory/memory.stat", "total_inactive_file"
+    if limit is None or limit >= 1 << 60:
+        return None
+    pages = [int(line.split()[1]) for line in _read(stat).splitlines() if line.split()[0] == inactive]
+    return limit, max(0, (used or 0) - sum(pages))
+
+
+def _host_memory() -> tuple[int, int]:
+    """(total, free) bytes, the container's where they are less."""
+    rows = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
+    if "MemTotal" in rows:
+        total, free = (int(rows[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    else:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        free = total // 2
+    limit = memory_limit()
+    if limit is not None:
+        total, free = min(total, limit[0]), min(free, limit[0] - limit[1])
+    return total, max(0, free)
+
+
+def _cpu_features() -> frozenset[str]:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.lower().startswith(("flags", "features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def _fast_dtypes(features: frozenset[str]) -> tuple[str, ...]:
+    bf16 = features & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+    return ("bfloat16", "float32") if bf16 else ("float32",)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -1,0 +1,166 @@
+"""Where a device's memory goes: arithmetic over a model's shapes and the settings. No torch and no weights are needed.
+
+The engine sizes its KV cache with these functions when it starts, and `octavo plan` prints them, so what is planned is what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.config.architecture import Architecture, Norms, QkNorm
+from octavo.config.resolved import Resolved
+from octavo.core.kv.layout import KVLayout, lay_out
+from octavo.core.kv.specs import DTYPE_BYTES, KVSpec, PagedSpec, WindowSpec
+from octavo.plan.devices import MIB, Device
+
+CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
+MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
+GRAPH_BYTES = 8 * MIB  # a captured graph
+ROW_BYTES = 512  # sampling state of a sequence
+LOGITS_COPIES = 3  # in float32: as computed, as changed by sampling, sorted
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is taken before the KV cache gets the rest, in bytes."""
+
+    weight_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+    row_bytes: int
+    graph_bytes: int
+    reserve_bytes: int
+
+    @property
+    def total(self) -> int:
+        return self.weight_bytes + self.activation_bytes + self.logits_bytes + self.row_bytes + self.graph_bytes + self.reserve_bytes
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The whole budget of one device."""
+
+    budget_bytes: int  # what the instance may use
+    costs: Costs
+    kv_bytes: int
+    kv_bytes_per_token: int  # while a context is shorter than any window
+    block_bytes: int  # of one block in one group, over its layers
+    num_blocks: int
+    kv_tokens: int
+    max_concurrency: float  # sequences of max_model_len that fit at once
+    fits: tuple[tuple[int, int], ...]  # (length, sequences of that length that fit at once)
+
+
+def num_parameters(arch: Architecture) -> int:
+    """Numbers in the checkpoint, counted from the shapes."""
+    attention = arch.hidden * (arch.q_dim + 2 * arch.kv_dim) + arch.q_dim * arch.hidden
+    biases = (arch.q_dim + 2 * arch.kv_dim) * arch.qkv_bias + arch.hidden * arch.o_bias
+    mlp = 3 * arch.hidden * arch.intermediate + (2 * arch.intermediate + arch.hidden) * arch.mlp_bias
+    norms = arch.hidden * (4 if arch.norms is Norms.BOTH else 2)
+    norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]
+    embeddings = arch.vocab * arch.hidden * (1 if arch.tied_embeddings else 2)
+    return embeddings + arch.num_layers * (attention + biases + mlp + norms) + arch.hidden
+
+
+def weight_bytes(arch: Architecture, dtype: str) -> int:
+    return num_parameters(arch) * DTYPE_BYTES[dtype]
+
+
+def kv_specs(arch: Architecture, kv_dtype: str) -> list[KVSpec]:
+    """What each layer keeps a token."""
+    return [
+        PagedSpec(arch.kv_heads, arch.head_dim, kv_dtype)
+        if layer.window is None
+        else WindowSpec(arch.kv_heads, arch.head_dim, layer.window, kv_dtype)
+        for layer in arch.layers
+    ]
+
+
+def kv_bytes_per_token(arch: Architecture, kv_dtype: str) -> int:
+    """Over all layers, as long as the context is shorter than any window."""
+    return sum(spec.token_bytes for spec in kv_specs(arch, kv_dtype))
+
+
+def sequence_blocks(layout: KVLayout, length: int, chunk: int) -> int:
+    """Most blocks, over all groups, that one sequence of `length` tokens holds while it grows in steps of at most `chunk` tokens."""
+    return sum(group.spec.peak_blocks(length, chunk, group.block_tokens) for group in layout.groups)
+
+
+def pool_block_bytes(layout: KVLayout) -> int:
+    """Bytes that one block of the pool takes over the layers of its group."""
+    return layout.layers_per_group * layout.block_bytes
+
+
+def kv_layout(arch: Architecture, kv_dtype: str, block_size: int, kv_bytes: int) -> KVLayout:
+    """The layout of `kv_bytes`; a size too small for a single block of each group is counted as one of each."""
+    smallest = lay_out(kv_specs(arch, kv_dtype), block_size, 1 << 62)
+    least = len(smallest.groups) * pool_block_bytes(smallest)
+    return lay_out(kv_specs(arch, kv_dtype), block_size, max(kv_bytes, least))
+
+
+def longest_fit(layout: KVLayout, limit: int, chunk: int) -> int:
+    """The longest context, up to `limit`, of which one sequence fits in the whole pool; 0 where not even one token does."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sequence_blocks(layout, middle, chunk) <= layout.num_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def costs(
+    arch: Architecture,
+    dtype: str,
+    kind: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    max_model_len: int,
+    block_size: int,
+    num_graphs: int,
+) -> Costs:
+    """Everything but the KV cache, for one device of `kind`."""
+    size = DTYPE_BYTES[dtype]
+    # The widest point of a layer: the residual stream, what attention reads and writes, and the MLP's two inner products.
+    widest = 3 * arch.hidden + 2 * arch.q_dim + 2 * arch.kv_dim + 3 * arch.intermediate
+    groups = len({layer.window for layer in arch.layers})
+    table_bytes = 4 * groups * -(-max_model_len // block_size)
+    on_gpu = kind == "cuda"
+    return Costs(
+        weight_bytes=weight_bytes(arch, dtype),
+        activation_bytes=max_num_batched_tokens * widest * size,
+        logits_bytes=max_num_seqs * arch.vocab * 4 * LOGITS_COPIES,
+        row_bytes=max_num_seqs * (table_bytes + ROW_BYTES),
+        graph_bytes=num_graphs * GRAPH_BYTES if on_gpu else 0,
+        reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
+    )
+
+
+LENGTHS = (1024, 4096, 16384, 32768, 131072)
+
+
+def plan_memory(arch: Architecture, settings: Resolved, device: Device, lengths: Sequence[int] = LENGTHS) -> MemoryPlan:
+    """The budget that these settings give."""
+    taken = costs(
+        arch, settings.dtype, device.kind, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
+        settings.block_size, len(settings.graph_sizes),
+    )  # fmt: skip
+    layout = kv_layout(arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+    chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
+    concurrency = layout.num_blocks / sequence_blocks(layout, settings.max_model_len, chunk)
+    one_group = len(layout.groups) == 1
+    tokens = layout.num_blocks * settings.block_size if one_group else int(concurrency * settings.max_model_len)
+    shown = [length for length in lengths if length < settings.max_model_len] + [settings.max_model_len]
+    return MemoryPlan(
+        budget_bytes=taken.total + settings.kv_bytes,
+        costs=taken,
+        kv_bytes=settings.kv_bytes,
+        kv_bytes_per_token=kv_bytes_per_token(arch, settings.kv_dtype),
+        block_bytes=pool_block_bytes(layout),
+        num_blocks=layout.num_blocks,
+        kv_tokens=tokens,
+        max_concurrency=concurrency,
+        fits=tuple((length, layout.num_blocks // sequence_blocks(layout, length, chunk)) for length in shown),
+    )

@@ -1,0 +1,22 @@
+"""config.json contents of well-known models, as far as memory depends on them."""
+
+LLAMA3_8B = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "tie_word_embeddings": False, "vocab_size": 128256, "dtype": "bfloat16",
+}  # fmt: skip
+QWEN25_32B = {
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 5120, "intermediate_size": 27648, "num_attention_heads": 40,
+    "num_hidden_layers": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": False,
+    "vocab_size": 152064, "dtype": "bfloat16",
+}  # fmt: skip
+QWEN3_06B = {
+    "architectures": ["Qwen3ForCausalLM"], "head_dim": 128, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,
+    "num_hidden_layers": 28, "num_key_value_heads": 8, "max_position_embeddings": 40960, "tie_word_embeddings": True,
+    "vocab_size": 151936, "dtype": "bfloat16",
+}  # fmt: skip
+GEMMA3_1B = {
+    "architectures": ["Gemma3ForCausalLM"], "head_dim": 256, "hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4,
+    "num_hidden_layers": 26, "num_key_value_heads": 1, "max_position_embeddings": 32768, "sliding_window": 512,
+    "sliding_window_pattern": 6, "vocab_size": 262144, "dtype": "bfloat16",
+}  # fmt: skip

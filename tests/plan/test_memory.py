@@ -1,0 +1,89 @@
+"""Memory arithmetic against published sizes and worked examples."""
+
+from typing import Any
+
+import pytest
+
+from octavo.config.architecture import Architecture
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import resolve
+from octavo.plan.devices import GIB, MIB, Device
+from octavo.plan.memory import (
+    kv_bytes_per_token,
+    kv_layout,
+    longest_fit,
+    num_parameters,
+    plan_memory,
+    pool_block_bytes,
+    sequence_blocks,
+    weight_bytes,
+)
+from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B, QWEN25_32B
+
+
+def read(config: dict[str, Any]) -> Architecture:
+    return Architecture.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [(LLAMA3_8B, 8_030_261_248), (QWEN25_32B, 32_763_876_352), (QWEN3_06B, 596_049_920), (GEMMA3_1B, 999_885_952)],
+)
+def test_parameters_are_those_of_the_published_checkpoints(config: dict[str, Any], published: int) -> None:
+    assert num_parameters(read(config)) == published
+    assert weight_bytes(read(config), "bfloat16") == 2 * published
+
+
+def test_llama3_8b_keeps_128_kib_a_token_and_2_mib_a_block() -> None:
+    arch = read(LLAMA3_8B)
+    assert kv_bytes_per_token(arch, "float16") == 131_072
+    assert pool_block_bytes(kv_layout(arch, "float16", 16, GIB)) == 2 * MIB
+
+
+def test_qwen_32b_needs_32_gib_for_one_sequence_of_128k() -> None:
+    arch = read(QWEN25_32B)
+    assert kv_bytes_per_token(arch, "bfloat16") == 262_144
+    layout = kv_layout(arch, "bfloat16", 16, 64 * GIB)
+    assert sequence_blocks(layout, 131_072, 8192) * pool_block_bytes(layout) == 32 * GIB
+
+
+def test_a_window_bounds_what_a_long_sequence_holds() -> None:
+    arch = read(GEMMA3_1B)
+    layout = kv_layout(arch, "bfloat16", 16, GIB)
+    full_layers, window_layers = 4, 22
+    per_layer = 2 * 1 * 256 * 2
+    everything = 32_768 * per_layer * (full_layers + window_layers)
+    held = sequence_blocks(layout, 32_768, 512) * pool_block_bytes(layout)
+    windowed = (512 + 512 + 16) * per_layer * window_layers
+    assert held < everything / 4
+    assert held >= 32_768 * per_layer * full_layers
+    assert held <= 1.2 * (32_768 * per_layer * full_layers + windowed)  # up to the padding of equal groups
+
+
+@pytest.mark.parametrize("config", [LLAMA3_8B, GEMMA3_1B])
+@pytest.mark.parametrize("blocks", [8, 57, 400])
+def test_the_longest_fit_fits_and_one_token_more_does_not(config: dict[str, Any], blocks: int) -> None:
+    arch = read(config)
+    layout = kv_layout(arch, "bfloat16", 16, blocks * pool_block_bytes(kv_layout(arch, "bfloat16", 16, GIB)))
+    assert layout.num_blocks == blocks
+    length = longest_fit(layout, 10**6, 256)
+    assert sequence_blocks(layout, length, 256) <= blocks < sequence_blocks(layout, length + 1, 256)
+
+
+def test_the_plan_adds_up_and_agrees_with_its_parts() -> None:
+    device = Device.named("h200")
+    settings = resolve(EngineConfig.from_flags(model="m"), LLAMA3_8B, device)
+    plan = plan_memory(read(LLAMA3_8B), settings, device)
+    assert plan.budget_bytes == plan.costs.total + plan.kv_bytes == int(0.9 * device.memory_bytes)
+    assert plan.kv_tokens == plan.num_blocks * 16 == plan.kv_bytes // plan.block_bytes * 16
+    assert plan.max_concurrency == pytest.approx(plan.kv_tokens / 8192)
+    assert plan.fits[-1] == (8192, int(plan.max_concurrency))
+    counts = [count for _, count in plan.fits]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_smaller_numbers_hold_twice_as_many_tokens() -> None:
+    device = Device.named("h200")
+    asked = {kind: EngineConfig.from_flags(kv_cache_memory_bytes="16G", kv_cache_dtype=kind) for kind in ("float32", "bfloat16")}
+    tokens = {kind: plan_memory(read(QWEN3_06B), resolve(config, QWEN3_06B, device), device).kv_tokens for kind, config in asked.items()}
+    assert tokens["bfloat16"] == pytest.approx(2 * tokens["float32"], abs=16)
