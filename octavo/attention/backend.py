@@ -35,6 +35,7 @@ class Supports:
     softcap: bool = True
     sinks: bool = False
     min_sm: int = 0  # CUDA compute capability, 90 for 9.0
+    absent: str | None = None  # why it cannot run on this machine at all
     reads_lengths: bool = False  # `plan` reads values on the host: no graphs, and no drafts together with overlap
 
 
@@ -73,6 +74,8 @@ class AttentionBackend(Protocol):
 
 def refusal(supports: Supports, needs: Needs) -> str | None:
     """Why a backend cannot serve these needs; None if it can."""
+    if supports.absent:
+        return supports.absent
     sets: list[tuple[str, Iterable[Any], frozenset[Any]]] = [
         ("device", [needs.device], supports.devices),
         ("KV kind", needs.kinds, supports.kinds),

@@ -10,6 +10,7 @@ from octavo.registry import Registry
 BACKENDS = Registry(
     "attention backend",
     {
+        "cpu": "octavo.attention.cpu:NativeAttention",
         "reference": "octavo.attention.reference:ReferenceAttention",
     },
 )

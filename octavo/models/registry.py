@@ -84,4 +84,7 @@ def attention_needs(architecture: Architecture, settings: Resolved) -> Needs:
 
 
 def choose_attention(architecture: Architecture, settings: Resolved) -> AttentionBackend:
-    return backend_for(settings.attention_backend, attention_needs(architecture, settings)).backend
+    asked = settings.attention_backend
+    if asked == "auto" and settings.optimization_level == 0:
+        asked = "reference"
+    return backend_for(asked, attention_needs(architecture, settings)).backend

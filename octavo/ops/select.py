@@ -10,6 +10,8 @@ from torch import Tensor
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.linear import linear, pack_linear
+from octavo.ops.native.binding import shared_native
+from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 
@@ -34,4 +36,15 @@ class Ops:
 
 def choose_ops(device: str, level: int) -> Ops:
     """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references."""
+    if device == "cpu" and level >= 1 and (native := shared_native()):
+        twins = Twins(native)
+        return Ops(
+            linear=twins.linear,
+            pack_linear=twins.pack_linear,
+            rms_norm=twins.rms_norm,
+            add_rms_norm=twins.add_rms_norm,
+            rope_and_write=twins.rope_and_write,
+            silu_mul=twins.silu_mul,
+            gelu_tanh_mul=twins.gelu_tanh_mul,
+        )
     return Ops()

@@ -1,0 +1,289 @@
+/* Attention over paged memory in one pass (Milakov and Gimelshein 2018; Dao et al. 2022): scores of a tile of queries with a tile of keys,
+ * an exponential rescaled as the maximum grows, and the weighted sum of values, all in float32 and in the nearest caches.
+ *
+ * A row is one query head of one token; the rows that share a kv head go together, so K and V are read once for all of them. Few long
+ * sequences are cut along their context as well, and the parts joined at the end, so that every lane has work. */
+#include "simd.h"
+#include "team.h"
+
+#define ROWS 48 /* of a tile: a multiple of TILE_M */
+#define KEYS 64 /* tokens a tile */
+#define LEAST_SPLIT 128
+
+struct attention {
+    const char *q; /* [tokens, heads, head_dim] */
+    const char *kv;
+    char *out; /* [tokens, heads, head_dim] */
+    const int32_t *table, *starts, *lengths, *rows;
+    int64_t num_slices, tokens, heads, kv_heads, head_dim, block_tokens;
+    int64_t ld_q, ld_table, kv_block, kv_which, kv_token, kv_head; /* elements */
+    int64_t type, kv_type, window;                                 /* window 0: all */
+    double scale, softcap;                                         /* softcap 0: none */
+};
+
+/* One piece of work: rows [row, row + rows) of a slice and kv head against the keys [begin, end). */
+struct piece {
+    int64_t slice, head, row, rows, begin, end;
+    int64_t partial; /* index of its first row among partial results; -1: the result is whole */
+};
+
+/* What a lane keeps while it works on a piece. */
+struct tile_memory {
+    float *q, *keys, *values, *scores, *out; /* [ROWS, D] [KEYS, D] [KEYS, D] [ROWS, KEYS] [ROWS, D] */
+    float most[ROWS], total[ROWS];
+};
+
+INLINE int64_t group(const struct attention *a) { return a->heads / a->kv_heads; }
+
+INLINE int64_t slice_rows(const struct attention *a, int64_t s) {
+    return a->lengths[s] > 0 ? (a->starts[s + 1] - a->starts[s]) * group(a) : 0;
+}
+
+/* Position in its sequence of the token that row `row` of slice s belongs to. */
+INLINE int64_t position(const struct attention *a, int64_t s, int64_t row) {
+    return a->lengths[s] - (a->starts[s + 1] - a->starts[s]) + row / group(a);
+}
+
+INLINE int64_t oldest_seen(const struct attention *a, int64_t at) { return a->window && at >= a->window ? at - a->window + 1 : 0; }
+
+/* K (which 0) or V (1) of `count` tokens from `from` on, as floats. */
+static void gather(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, float *to) {
+    const int32_t *table = a->table + a->rows[p->slice] * a->ld_table;
+    const char *base = a->kv + (which * a->kv_which + p->head * a->kv_head) * dtype_bytes((int)a->kv_type);
+    for (int64_t j = 0; j < count; j++) {
+        int64_t token = from + j, at = table[token / a->block_tokens] * a->kv_block + token % a->block_tokens * a->kv_token;
+        convert(to + j * a->head_dim, base + at * dtype_bytes((int)a->kv_type), (int)a->kv_type, a->head_dim);
+    }
+}
+
+INLINE void score_tile(int R, int M, const float *keys, const float *q, int64_t dim, float *scores) {
+    struct tile t = {(const char *)keys, (const char *)q, dim, dim, dim};
+    v4 sums[4 * TILE_M + 3];
+    float flat[4 * TILE_M + 3];
+    dot_tile(R, M, F32, F32, &t, sums);
+    for (int i = 0; i < R * M; i += 4) {
+        v4 four = sums4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+        memcpy(flat + i, &four, sizeof four);
+    }
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++)
+            scores[m * KEYS + r] = flat[r * M + m];
+}
+
+/* scores[row][key] of M rows; keys past `count` up to a multiple of TILE_R are computed too and never looked at. */
+INLINE void score_rows(int M, const float *keys, const float *q, int64_t count, int64_t dim, float *scores) {
+    for (int64_t j = 0; j < count; j += TILE_R)
+        score_tile(TILE_R, M, keys + j * dim, q, dim, scores + j);
+}
+
+/* out[row] += weights[row] . values for M rows. */
+INLINE void weigh_rows(int M, const float *weights, const float *values, int64_t count, int64_t dim, float *out) {
+    int64_t c = 0;
+    for (; c + 2 * LANES <= dim; c += 2 * LANES) {
+        vf acc[TILE_M][2];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+            for (int v = 0; v < 2; v++)
+                acc[m][v] = load(out, m * dim + c + v * LANES, F32);
+        for (int64_t j = 0; j < count; j++) {
+            vf left = load(values, j * dim + c, F32), right = load(values, j * dim + c + LANES, F32);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++) {
+                vf weight = splat(weights[m * KEYS + j]);
+                acc[m][0] += weight * left;
+                acc[m][1] += weight * right;
+            }
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+            for (int v = 0; v < 2; v++)
+                store(out, m * dim + c + v * LANES, F32, acc[m][v]);
+    }
+    for (; c < dim; c++)
+        for (int m = 0; m < M; m++)
+            for (int64_t j = 0; j < count; j++)
+                out[m * dim + c] += weights[m * KEYS + j] * values[j * dim + c];
+}
+
+/* Turns the scores of one row, whose keys [begin, end) of the tile are visible, into weights; keeps its maximum and total. */
+INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, int64_t begin, int64_t end) {
+    float *s = t->scores + r * KEYS, *out = t->out + r * a->head_dim;
+    vf highest = splat(-INFINITY), total = {0};
+    float cap = (float)a->softcap;
+    for (int64_t j = 0; j < KEYS; j += LANES) {
+        vf x = load(s, j, F32);
+        if (cap > 0)
+            x = cap * vtanh(x / cap);
+        vi index = (vi)LANE_INDEX + (int32_t)j;
+        x = choose((index >= (int32_t)begin) & (index < (int32_t)end), x, splat(-INFINITY));
+        highest = vmax(highest, x);
+        store(s, j, F32, x);
+    }
+    float most = vmax_of(highest);
+    most = most > t->most[r] ? most : t->most[r];
+    if (most == -INFINITY) { /* nothing visible so far: all weights are 0 */
+        memset(s, 0, KEYS * sizeof *s);
+        return;
+    }
+    for (int64_t j = 0; j < KEYS; j += LANES) {
+        vf x = vexp(load(s, j, F32) - most);
+        total += x;
+        store(s, j, F32, x);
+    }
+    float keep = expf(t->most[r] - most);
+    t->most[r] = most;
+    t->total[r] = t->total[r] * keep + sum(total);
+    if (keep != 1)
+        for (int64_t i = 0; i < a->head_dim; i++)
+            out[i] *= keep;
+}
+
+static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
+    int64_t dim = a->head_dim, first = a->starts[p->slice], padded = (p->rows + 1) / 2 * 2;
+    for (int64_t r = 0; r < p->rows; r++) {
+        int64_t row = p->row + r, at = (first + row / group(a)) * a->ld_q + (p->head * group(a) + row % group(a)) * dim;
+        convert(t->q + r * dim, a->q + at * dtype_bytes((int)a->type), (int)a->type, dim);
+        for (int64_t i = 0; i < dim; i++)
+            t->q[r * dim + i] *= (float)a->scale;
+        t->most[r] = -INFINITY;
+        t->total[r] = 0;
+    }
+    memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
+    memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
+    for (int64_t from = p->begin; from < p->end; from += KEYS) {
+        int64_t count = p->end - from < KEYS ? p->end - from : KEYS;
+        gather(a, p, 0, from, count, t->keys);
+        gather(a, p, 1, from, count, t->values);
+        for (int64_t r = 0, M; r < padded; r += M) {
+            float *q = t->q + r * dim, *scores = t->scores + r * KEYS;
+            M = padded - r >= 6 ? 6 : padded - r >= 4 ? 4 : 2;
+            if (M == 6)
+                score_rows(6, t->keys, q, count, dim, scores);
+            else if (M == 4)
+                score_rows(4, t->keys, q, count, dim, scores);
+            else
+                score_rows(2, t->keys, q, count, dim, scores);
+        }
+        for (int64_t r = 0; r < p->rows; r++) {
+            int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
+            soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count);
+        }
+        for (int64_t r = 0, M; r < padded; r += M) {
+            float *out = t->out + r * dim, *weights = t->scores + r * KEYS;
+            M = padded - r >= 6 ? 6 : padded - r >= 4 ? 4 : 2;
+            if (M == 6)
+                weigh_rows(6, weights, t->values, count, dim, out);
+            else if (M == 4)
+                weigh_rows(4, weights, t->values, count, dim, out);
+            else
+                weigh_rows(2, weights, t->values, count, dim, out);
+        }
+    }
+}
+
+INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+INLINE int64_t tiles_of(const struct attention *a, int64_t s) { return ceil_div(slice_rows(a, s), ROWS); }
+
+INLINE int64_t parts_of(const struct attention *a, int64_t s, int64_t split) {
+    return split && a->lengths[s] > 0 ? ceil_div(a->lengths[s], split) : 1;
+}
+
+/* Contexts are cut only where there would be too few pieces, which is so when few tokens are decoded. */
+static int64_t choose_split(const struct attention *a, int lanes) {
+    int64_t pieces = 0, longest = 0;
+    for (int64_t s = 0; s < a->num_slices; s++) {
+        pieces += tiles_of(a, s) * a->kv_heads;
+        longest = a->lengths[s] > longest ? a->lengths[s] : longest;
+    }
+    if (lanes == 1 || pieces == 0 || pieces >= 4 * lanes || longest <= LEAST_SPLIT)
+        return 0;
+    int64_t parts = ceil_div(4 * lanes, pieces), split = ceil_div(ceil_div(longest, parts), KEYS) * KEYS;
+    return split < LEAST_SPLIT ? LEAST_SPLIT : split;
+}
+
+static void put_row(const struct attention *a, int64_t s, int64_t head, int64_t row, const float *from, float factor) {
+    int64_t at = (a->starts[s] + row / group(a)) * a->heads + head * group(a) + row % group(a);
+    for (int64_t i = 0; i < a->head_dim; i++)
+        put(a->out, at * a->head_dim + i, (int)a->type, from[i] * factor);
+}
+
+static void attention(struct lane *lane, const void *args) {
+    const struct attention *a = args;
+    int64_t dim = a->head_dim, split = choose_split(a, lane->count), entry = dim + 2;
+    float *partials = NULL;
+    if (split) { /* [rows of all slices and heads, parts, dim + 2]: sum, maximum, total */
+        int64_t rows = 0;
+        for (int64_t s = 0; s < a->num_slices; s++)
+            rows += slice_rows(a, s) * a->kv_heads * parts_of(a, s, split);
+        partials = lane_shared(lane, (size_t)(rows * entry) * sizeof(float));
+    }
+    struct tile_memory t;
+    t.q = lane_scratch(lane, (size_t)((2 * ROWS + 2 * (KEYS + TILE_R)) * dim + ROWS * KEYS) * sizeof(float));
+    t.out = t.q + ROWS * dim;
+    t.keys = t.out + ROWS * dim;
+    t.values = t.keys + (KEYS + TILE_R) * dim;
+    t.scores = t.values + (KEYS + TILE_R) * dim;
+
+    int64_t item = lane_claim(lane), seen = 0, stored = 0;
+    for (int64_t s = 0; s < a->num_slices; s++) {
+        int64_t rows = slice_rows(a, s), tiles = tiles_of(a, s), parts = parts_of(a, s, split), here = tiles * a->kv_heads * parts;
+        for (; item < seen + here; item = lane_claim(lane)) {
+            int64_t i = item - seen, part = i % parts, tile = tiles - 1 - i / parts % tiles, head = i / parts / tiles;
+            struct piece p = {.slice = s, .head = head, .row = tile * ROWS};
+            p.rows = rows - p.row < ROWS ? rows - p.row : ROWS;
+            p.begin = oldest_seen(a, position(a, s, p.row));
+            p.end = position(a, s, p.row + p.rows - 1) + 1;
+            if (split) {
+                p.begin = part * split > p.begin ? part * split : p.begin;
+                p.end = (part + 1) * split < p.end ? (part + 1) * split : p.end;
+            }
+            attend(a, &p, &t);
+            for (int64_t r = 0; r < p.rows; r++) {
+                if (!split) {
+                    put_row(a, s, head, p.row + r, t.out + r * dim, t.total[r] == 0 ? 0 : 1 / t.total[r]);
+                    continue;
+                }
+                float *to = partials + (stored + (head * rows + p.row + r) * parts + part) * entry;
+                memcpy(to, t.out + r * dim, (size_t)dim * sizeof(float));
+                to[dim] = t.most[r];
+                to[dim + 1] = t.total[r];
+            }
+        }
+        seen += here;
+        stored += rows * a->kv_heads * parts;
+    }
+    if (lane->index == 0) { /* tokens of no slice, or of a padding slice */
+        int64_t covered = 0, row_bytes = a->heads * dim * dtype_bytes((int)a->type);
+        for (int64_t s = 0; s < a->num_slices; s++) {
+            int64_t begin = a->lengths[s] > 0 ? a->starts[s] : a->starts[s + 1];
+            if (begin > covered)
+                memset(a->out + covered * row_bytes, 0, (size_t)((begin - covered) * row_bytes));
+            covered = a->starts[s + 1] > covered ? a->starts[s + 1] : covered;
+        }
+        if (a->tokens > covered)
+            memset(a->out + covered * row_bytes, 0, (size_t)((a->tokens - covered) * row_bytes));
+    }
+    if (!split)
+        return;
+    lane_barrier(lane);
+    stored = 0;
+    for (int64_t s = 0; s < a->num_slices; s++) {
+        int64_t rows = slice_rows(a, s), parts = parts_of(a, s, split);
+        for (int64_t i = share_begin(lane, rows * a->kv_heads); i < share_end(lane, rows * a->kv_heads); i++) {
+            const float *from = partials + (stored + i * parts) * entry;
+            float most = -INFINITY, total = 0, *to = t.out;
+            for (int64_t part = 0; part < parts; part++)
+                most = from[part * entry + dim] > most ? from[part * entry + dim] : most;
+            memset(to, 0, (size_t)dim * sizeof(float));
+            for (int64_t part = 0; part < parts; part++) {
+                float weight = expf(from[part * entry + dim] - most);
+                total += weight * from[part * entry + dim + 1];
+                for (int64_t d = 0; d < dim; d++)
+                    to[d] += weight * from[part * entry + d];
+            }
+            put_row(a, s, i / rows, i % rows, to, 1 / total);
+        }
+        stored += rows * a->kv_heads * parts;
+    }
+}

@@ -1,0 +1,134 @@
+"""Loads the C kernels and runs them over a team of threads. One call runs one operation over all threads.
+
+Arguments travel as one packed record of pointers, integers and floats (`struct.Struct`): the C struct of the same fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import torch
+
+from octavo import env
+from octavo.ops.native.build import CompilerError, build, variants
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # `enum dtype` in simd.h
+
+
+class Op(IntEnum):
+    """Index of each operation in `kernels_*` of kernels.c."""
+
+    LINEAR = 0
+    RMS_NORM = 1
+    GATE = 2
+    ROPE_AND_WRITE = 3
+    ARGMAX = 4
+    ATTENTION = 5
+
+
+class Native:
+    """The kernels of one instruction set and the team of threads that runs them.
+
+    `num_threads` counts the calling thread; `cores` pins thread i to cores[i]. `variant` None takes the best that the machine has. A
+    forked child gets a team of its own with its first operation. Raises `CompilerError` where the library is neither there nor can be
+    built, `ValueError` for a variant that this machine lacks.
+    """
+
+    def __init__(self, cache: Path, num_threads: int, cores: Sequence[int] | None = None, variant: str | None = None) -> None:
+        self.num_threads, self._cores = num_threads, cores
+        self._library = _load(build(cache))
+        have = _supported(self._library)
+        if variant is not None and variant not in have:
+            raise ValueError(f"variant = {variant!r} is not possible: this machine runs {', '.join(have)}")
+        self.variant = variant or have[0]
+        self._kernels: int = self._library.octavo_kernels(self.variant.encode())
+        self._run = self._library.octavo_run
+        self._team: int | None = None
+        self._open()
+        reference: weakref.ref[Native] = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _forget_team(reference))
+
+    def _open(self) -> int:
+        cores = (ctypes.c_int * self.num_threads)(*self._cores) if self._cores else None
+        team: int | None = self._library.octavo_open(self.num_threads, cores)
+        if team is None:
+            raise OSError(f"could not start {self.num_threads} threads")
+        self._team = team
+        self._closing = weakref.finalize(self, self._library.octavo_close, team)
+        return team
+
+    def run(self, op: Op, args: bytes, alone: bool = False) -> None:
+        """Run one operation to its end; `alone` keeps it on the calling thread, for work that is too small to share."""
+        self._run(self._team or self._open(), self._kernels, op, args, alone)
+
+    def advise_huge_pages(self, address: int, num_bytes: int) -> None:
+        """Lay a piece of memory, and what shares a huge page with it, on huge pages: streaming it is then half as fast again."""
+        self._library.octavo_advise(address, num_bytes)
+
+    def close(self) -> None:
+        """End the threads. The next operation starts them anew."""
+        self._closing()
+        self._team = None
+
+
+def _forget_team(reference: weakref.ref[Native]) -> None:
+    """In a forked child: the threads are not there, so neither is the team; its memory stays behind."""
+    native = reference()
+    if native is not None and native._team is not None:
+        native._closing.detach()
+        native._team = None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    for name, result, arguments in (
+        ("kernels", pointer, [ctypes.c_char_p]),
+        ("open", pointer, [integer, ctypes.POINTER(integer)]),
+        ("close", None, [pointer]),
+        ("run", None, [pointer, pointer, integer, ctypes.c_char_p, integer]),
+        ("advise", None, [pointer, ctypes.c_size_t]),
+    ):
+        function = getattr(library, f"octavo_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def machine_variants(cache: Path) -> list[str]:
+    """The instruction sets of this machine that there are kernels for, the best first."""
+    return _supported(_load(build(cache)))
+
+
+def _supported(library: ctypes.CDLL) -> list[str]:
+    return [name for name in variants() if library.octavo_kernels(name.encode())]
+
+
+@functools.cache
+def shared_native() -> Native | None:
+    """The process's team over the cores it may use; None, with a line in the log, where the kernels cannot be had."""
+    try:
+        native = Native(env.cache_root(), env.OMP_NUM_THREADS.get() or usable_cores())
+    except (CompilerError, OSError) as error:
+        logger.warning("no C kernels, so operations run in torch, several times slower: %s", error)
+        return None
+    logger.info("C kernels for %s on %d threads", native.variant, native.num_threads)
+    return native
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use: by affinity, and by the quota of its control group, rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cgroup.read_text().split()
+        return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
+    except (OSError, ValueError):
+        return cores

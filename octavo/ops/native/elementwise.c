@@ -1,0 +1,166 @@
+/* What lies between the products: norms, gates, rotation and writing K and V, and the greedy choice. Each works on whole rows. */
+#include "simd.h"
+#include "team.h"
+
+/* The rows of lane `lane`: an even share of n. */
+INLINE int64_t share_begin(const struct lane *lane, int64_t n) { return n * lane->index / lane->count; }
+INLINE int64_t share_end(const struct lane *lane, int64_t n) { return n * (lane->index + 1) / lane->count; }
+
+/* 1 / sqrt(mean of squares + eps) of n floats. */
+INLINE float inverse_rms(const float *x, int64_t n, float eps) {
+    vf squares = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vf v = load(x, i, F32);
+        squares += v * v;
+    }
+    float total = sum(squares);
+    for (; i < n; i++)
+        total += x[i] * x[i];
+    return 1.0f / sqrtf(total / (float)n + eps);
+}
+
+INLINE void scale_by(float *x, int64_t n, float factor, const float *weight) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store(x, i, F32, load(x, i, F32) * factor * load(weight, i, F32));
+    for (; i < n; i++)
+        x[i] *= factor * weight[i];
+}
+
+struct rms_norm {
+    const char *x, *residual; /* residual may be null: then the norm of x, else of residual + scale * x */
+    const float *weight;
+    char *out, *sum; /* sum: the new residual, as it is rounded there; may be the old one */
+    int64_t rows, n, ldx, ldr, type;
+    double eps, scale;
+};
+
+static void rms_norm(struct lane *lane, const void *args) {
+    const struct rms_norm *a = args;
+    int type = (int)a->type;
+    int64_t n = a->n, bytes = dtype_bytes(type);
+    float *row = lane_scratch(lane, (size_t)(2 * n * 4)), *old = row + n;
+    for (int64_t r = share_begin(lane, a->rows), end = share_end(lane, a->rows); r < end; r++) {
+        convert(row, a->x + r * a->ldx * bytes, type, n);
+        if (a->residual) {
+            convert(old, a->residual + r * a->ldr * bytes, type, n);
+            for (int64_t i = 0; i < n; i++)
+                row[i] = old[i] + (float)a->scale * row[i];
+            narrow(a->sum + r * n * bytes, type, row, n);
+            convert(row, a->sum + r * n * bytes, type, n);
+        }
+        scale_by(row, n, inverse_rms(row, n, (float)a->eps), a->weight);
+        narrow(a->out + r * n * bytes, type, row, n);
+    }
+}
+
+struct gate {
+    const char *x; /* [rows, 2 n]: gates, then what they multiply */
+    char *out;     /* [rows, n] */
+    int64_t rows, n, ldx, type, gelu;
+};
+
+INLINE vf silu(vf x) { return x / (1.0f + vexp(-x)); }
+
+INLINE vf gelu_tanh(vf x) { return 0.5f * x * (1.0f + vtanh(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
+
+static void gate(struct lane *lane, const void *args) {
+    const struct gate *a = args;
+    int type = (int)a->type;
+    int64_t n = a->n, bytes = dtype_bytes(type), columns = (n + LANES - 1) / LANES, end = share_end(lane, a->rows * columns);
+    for (int64_t item = share_begin(lane, a->rows * columns); item < end; item++) {
+        int64_t r = item / columns, i = item % columns * LANES, count = n - i;
+        const char *x = a->x + r * a->ldx * bytes;
+        vf g = count >= LANES ? load_any(x, i, type) : load_part(x, i, type, count);
+        vf up = count >= LANES ? load_any(x, n + i, type) : load_part(x, n + i, type, count);
+        vf y = (a->gelu ? gelu_tanh(g) : silu(g)) * up;
+        if (count >= LANES)
+            store_any(a->out + r * n * bytes, i, type, y);
+        else
+            store_part(a->out + r * n * bytes, i, type, y, count);
+    }
+}
+
+struct rope_and_write {
+    const char *qkv; /* [tokens, (heads + 2 kv_heads) head_dim] */
+    char *q;         /* [tokens, heads, head_dim] */
+    char *kv;        /* element (block, k or v, offset, head, 0) lies at the strides below */
+    const int64_t *positions, *slots;
+    const float *cos_sin; /* [.., rotated]: cosines, then sines; null: no rotation */
+    const float *q_norm, *k_norm; /* null: no norm */
+    int64_t tokens, heads, kv_heads, head_dim, rotated, block_tokens;
+    int64_t ld_qkv, kv_block, kv_which, kv_token, kv_head; /* elements */
+    int64_t q_norm_n, k_norm_n;                           /* over one head or over all together */
+    int64_t type, kv_type;
+    double eps;
+};
+
+/* Pairs (i, i + half) turned by their angles. */
+INLINE void rotate(float *x, const float *cos_sin, int64_t half) {
+    const float *sines = cos_sin + half;
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[i], b = x[half + i];
+        x[i] = a * cos_sin[i] - b * sines[i];
+        x[half + i] = b * cos_sin[i] + a * sines[i];
+    }
+}
+
+/* Norm and rotation of `heads` heads in place. */
+static void turn(const struct rope_and_write *a, float *x, int64_t heads, const float *norm, int64_t norm_n, const float *angles) {
+    for (int64_t i = 0; norm && i < heads * a->head_dim; i += norm_n)
+        scale_by(x + i, norm_n, inverse_rms(x + i, norm_n, (float)a->eps), norm);
+    for (int64_t h = 0; angles && h < heads; h++)
+        rotate(x + h * a->head_dim, angles, a->rotated / 2);
+}
+
+static void rope_and_write(struct lane *lane, const void *args) {
+    const struct rope_and_write *a = args;
+    int type = (int)a->type, kv_type = (int)a->kv_type;
+    int64_t bytes = dtype_bytes(type), kv_bytes = dtype_bytes(kv_type), q_n = a->heads * a->head_dim, kv_n = a->kv_heads * a->head_dim;
+    float *row = lane_scratch(lane, (size_t)((q_n + 2 * kv_n) * 4));
+    for (int64_t t = share_begin(lane, a->tokens), end = share_end(lane, a->tokens); t < end; t++) {
+        const float *angles = a->cos_sin ? a->cos_sin + a->positions[t] * a->rotated : NULL;
+        convert(row, a->qkv + t * a->ld_qkv * bytes, type, q_n + 2 * kv_n);
+        turn(a, row, a->heads, a->q_norm, a->q_norm_n, angles);
+        narrow(a->q + t * q_n * bytes, type, row, q_n);
+        if (a->slots[t] < 0)
+            continue;
+        turn(a, row + q_n, a->kv_heads, a->k_norm, a->k_norm_n, angles);
+        for (int which = 0; which < 2; which++) {
+            int64_t at = a->slots[t] / a->block_tokens * a->kv_block + which * a->kv_which + a->slots[t] % a->block_tokens * a->kv_token;
+            for (int64_t h = 0; h < a->kv_heads; h++)
+                narrow(a->kv + (at + h * a->kv_head) * kv_bytes, kv_type, row + q_n + which * kv_n + h * a->head_dim, a->head_dim);
+        }
+    }
+}
+
+struct argmax {
+    const float *x; /* [rows, n] */
+    int64_t *out;   /* the first index of the largest of each row; a NaN counts as the largest, as in torch */
+    int64_t rows, n, ldx;
+};
+
+static void argmax(struct lane *lane, const void *args) {
+    const struct argmax *a = args;
+    for (int64_t r; (r = lane_claim(lane)) < a->rows;) {
+        const float *x = a->x + r * a->ldx;
+        vf most = splat(-INFINITY);
+        vi nan = {0};
+        int64_t i = 0, found = 0;
+        for (; i + LANES <= a->n; i += LANES) {
+            vf v = load(x, i, F32);
+            nan |= v != v;
+            most = vmax(most, v);
+        }
+        float best = vmax_of(most);
+        int odd = sum((vf)(nan & (vi)splat(1.0f))) != 0;
+        for (; i < a->n; i++) {
+            odd |= x[i] != x[i];
+            best = x[i] > best ? x[i] : best;
+        }
+        while (found < a->n && (odd ? x[found] == x[found] : x[found] != best))
+            found++;
+        a->out[r] = found;
+    }
+}

@@ -1,0 +1,129 @@
+"""The C twins of the operations in `octavo/ops`: same arguments, same meaning; the torch references there say what each does."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+
+from octavo.ops.native.binding import DTYPES, Native, Op
+
+SMALL = 1 << 14  # elements up to which an element-wise operation is not worth waking other threads
+
+_LINEAR = struct.Struct("4P10q")
+_RMS_NORM = struct.Struct("5P5q2d")
+_GATE = struct.Struct("2P5q")
+_ROPE_AND_WRITE = struct.Struct("8P15qd")
+_ARGMAX = struct.Struct("2P3q")
+
+
+def _pointer(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """x with its last axis contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+class Twins:
+    """Operations bound to a team of threads. Types are float32, bfloat16 and float16; parameters of norms and tables are float32."""
+
+    def __init__(self, native: Native) -> None:
+        self.native = native
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        x, weight = _rows(x), _rows(weight)
+        (m, k), n = x.shape, weight.shape[0]
+        out = torch.empty((m, n), dtype=x.dtype)
+        types = DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype]
+        args = _LINEAR.pack(
+            x.data_ptr(), weight.data_ptr(), _pointer(bias), out.data_ptr(), m, n, k, x.stride(0), weight.stride(0), n, *types
+        )
+        self.native.run(Op.LINEAR, args)
+        return out
+
+    def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
+        """The layout stays; the memory becomes huge pages."""
+        self.native.advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
+        return weight
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        n = x.shape[-1]
+        flat = _rows(x.reshape(-1, n))
+        out = torch.empty(x.shape, dtype=x.dtype)
+        self._norm(flat, None, weight, out, None, eps, 1.0)
+        return out
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = _rows(x), _rows(residual)
+        out, total = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
+        self._norm(x, residual, weight, out, total, eps, scale)
+        return out, total
+
+    def _norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        total: torch.Tensor | None,
+        eps: float,
+        scale: float,
+    ) -> None:
+        rows, n = x.shape
+        args = _RMS_NORM.pack(
+            x.data_ptr(), _pointer(residual), weight.data_ptr(), out.data_ptr(), _pointer(total),
+            rows, n, x.stride(0), 0 if residual is None else residual.stride(0), DTYPES[x.dtype], eps, scale,
+        )  # fmt: skip
+        self.native.run(Op.RMS_NORM, args, rows * n <= SMALL)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self._gate(gate_up, False)
+
+    def gelu_tanh_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self._gate(gate_up, True)
+
+    def _gate(self, gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
+        gate_up = _rows(gate_up)
+        rows, n = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty((rows, n), dtype=gate_up.dtype)
+        args = _GATE.pack(gate_up.data_ptr(), out.data_ptr(), rows, n, gate_up.stride(0), DTYPES[gate_up.dtype], gelu)
+        self.native.run(Op.GATE, args, rows * n <= SMALL // 4)
+        return out
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        kv: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        cos_sin: torch.Tensor | None,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        qkv = _rows(qkv)
+        block_tokens, kv_heads, head_dim = kv.shape[2:]
+        tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
+        q = torch.empty((tokens, heads, head_dim), dtype=qkv.dtype)
+        args = _ROPE_AND_WRITE.pack(
+            qkv.data_ptr(), q.data_ptr(), kv.data_ptr(), positions.data_ptr(), slots.data_ptr(),
+            _pointer(cos_sin), _pointer(q_norm), _pointer(k_norm),
+            tokens, heads, kv_heads, head_dim, 0 if cos_sin is None else cos_sin.shape[1], block_tokens,
+            qkv.stride(0), *kv.stride()[:4],
+            0 if q_norm is None else q_norm.shape[0], 0 if k_norm is None else k_norm.shape[0],
+            DTYPES[qkv.dtype], DTYPES[kv.dtype], eps,
+        )  # fmt: skip
+        self.native.run(Op.ROPE_AND_WRITE, args, qkv.numel() <= SMALL // 2)
+        return q
+
+    def argmax(self, x: torch.Tensor) -> torch.Tensor:
+        """The first index of the largest value of each row, a NaN counting as the largest: x [N, n] float32 -> [N] int64."""
+        x = _rows(x)
+        out = torch.empty(x.shape[0], dtype=torch.int64)
+        args = _ARGMAX.pack(x.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0))
+        self.native.run(Op.ARGMAX, args, x.numel() <= SMALL)
+        return out

@@ -1,0 +1,109 @@
+"""The C attention against the torch reference: mixed batches, any block size, windows, soft caps, padding, split contexts."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from octavo import env
+from octavo.attention.backend import AttentionShape
+from octavo.attention.cpu import NativeAttention
+from octavo.attention.reference import ReferenceAttention
+from octavo.context import Batch
+from octavo.ops.native.binding import Native, machine_variants
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+
+
+@pytest.fixture(scope="module", params=machine_variants(env.cache_root()))
+def backend(request: pytest.FixtureRequest) -> Iterator[NativeAttention]:
+    native = Native(env.cache_root(), 3, variant=request.param)
+    yield NativeAttention(native)
+    native.close()
+
+
+def batch_of(slices: list[tuple[int, int]], padding_tokens: int, padding_slices: int, rows: list[int]) -> Batch:
+    """slices: (tokens in this step, context length after it)."""
+    counts, lengths = [count for count, _ in slices], [length for _, length in slices]
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    starts = torch.cat((starts, starts[-1:].expand(padding_slices)))
+    empty = torch.empty(0, dtype=torch.int64)
+    return Batch(
+        tokens=empty, positions=empty, starts=starts, lengths=torch.tensor(lengths + [0] * padding_slices, dtype=torch.int32),
+        rows=torch.tensor(rows + [0] * padding_slices, dtype=torch.int32), slots=empty, sample_at=empty, sample_rows=empty,
+        num_tokens=sum(counts) + padding_tokens, num_slices=len(slices), max_count=max(counts), max_length=max(lengths),
+    )  # fmt: skip
+
+
+def check(
+    backend: NativeAttention,
+    slices: list[tuple[int, int]],
+    shape: AttentionShape,
+    block_tokens: int = 16,
+    dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype = torch.float32,
+    padding: tuple[int, int] = (0, 0),
+) -> None:
+    random.seed(len(slices))
+    torch.manual_seed(len(slices))
+    width = -(-max(length for _, length in slices) // block_tokens)
+    rows = random.sample(range(len(slices) + 3), len(slices))
+    table = torch.randint(0, 4, (len(slices) + 3, width + 2)).int()
+    blocks = torch.randperm(len(slices) * width + 4).int()
+    for index, row in enumerate(rows):
+        table[row, :width] = blocks[index * width : (index + 1) * width]
+    kv = torch.randn(len(blocks), 2, block_tokens, shape.kv_heads, shape.head_dim).to(kv_dtype)
+    batch = batch_of(slices, *padding, rows)
+    q = torch.randn(batch.num_tokens, shape.heads, shape.head_dim).to(dtype)
+    got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape)
+    reference = ReferenceAttention()
+    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
+    torch.testing.assert_close(got.float(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+SMOL = AttentionShape(heads=9, kv_heads=3, head_dim=64, scale=0.125)
+MIXED = [(1, 1), (1, 200), (7, 7), (60, 60), (33, 150), (1, 64), (2, 65), (130, 131)]
+
+
+@pytest.mark.parametrize("block_tokens", [8, 16, 32, 64, 128])
+def test_mixed_batches(backend: NativeAttention, block_tokens: int) -> None:
+    check(backend, MIXED, SMOL, block_tokens)
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [
+    (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16), (torch.bfloat16, torch.float32), (torch.float32, torch.float16),
+])  # fmt: skip
+def test_types(backend: NativeAttention, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    check(backend, MIXED, SMOL, dtype=dtype, kv_dtype=kv_dtype)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (8, 2), (71, 1)])
+@pytest.mark.parametrize("head_dim", [8, 24, 80, 128, 256])
+def test_shapes(backend: NativeAttention, heads: int, kv_heads: int, head_dim: int) -> None:
+    check(backend, [(1, 90), (5, 70), (40, 40)], AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5))
+
+
+@pytest.mark.parametrize("window", [1, 5, 64, 100, 1000])
+def test_windows(backend: NativeAttention, window: int) -> None:
+    check(backend, [*MIXED, (1, 700)], AttentionShape(4, 2, 32, 0.2, window=window))
+    check(backend, [(1, 900)], AttentionShape(2, 1, 32, 0.2, window=window))
+
+
+def test_soft_cap(backend: NativeAttention) -> None:
+    check(backend, MIXED, AttentionShape(4, 2, 32, 1.0, softcap=3.0))
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 640, 1001])
+def test_one_long_sequence_is_split(backend: NativeAttention, length: int) -> None:
+    check(backend, [(1, length)], SMOL)
+    check(backend, [(1, length), (2, 30)], AttentionShape(2, 1, 16, 0.3))
+
+
+def test_padding_is_zero_and_harmless(backend: NativeAttention) -> None:
+    check(backend, [(3, 9), (1, 20)], SMOL, padding=(5, 3))
+    check(backend, [(1, 300)], SMOL, padding=(2, 2))
+
+
+def test_extreme_scores_stay_finite(backend: NativeAttention) -> None:
+    check(backend, [(20, 90), (1, 400)], AttentionShape(2, 2, 16, 100.0))

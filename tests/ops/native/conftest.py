@@ -1,0 +1,22 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from octavo import env
+from octavo.ops.native.binding import Native, machine_variants
+from octavo.ops.native.twins import Twins
+
+
+@pytest.fixture(scope="session", params=machine_variants(env.cache_root()))
+def native(request: pytest.FixtureRequest) -> Iterator[Native]:
+    """Each instruction set of this machine, over three threads, however many cores there are."""
+    native = Native(env.cache_root(), 3, variant=request.param)
+    yield native
+    native.close()
+
+
+@pytest.fixture
+def twins(native: Native) -> Twins:
+    torch.manual_seed(0)
+    return Twins(native)

@@ -1,0 +1,133 @@
+"""Building, threads and processes around the C kernels."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo import env
+from octavo.ops.native import binding, build
+from octavo.ops.native.binding import Native, usable_cores
+from octavo.ops.native.twins import Twins
+
+WORK = torch.randn(64, 300), torch.randn(200, 300)
+
+
+def product_is_right(native: Native) -> bool:
+    x, weight = WORK
+    return torch.allclose(Twins(native).linear(x, weight, None), x @ weight.T, atol=1e-4)
+
+
+def test_a_build_is_reused_and_keyed_by_its_flags(tmp_path: Path) -> None:
+    compiler = build.find_compiler()
+    assert build.library_path(tmp_path, compiler) != build.library_path(tmp_path, compiler, ("-DX",))
+    made = build.library_path(tmp_path, compiler)
+    made.parent.mkdir()
+    made.write_bytes(b"there")
+    assert build.build(tmp_path) == made
+    assert made.read_bytes() == b"there"
+
+
+def test_builders_at_once_do_not_clash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "VARIANTS", {})
+    with ThreadPoolExecutor(2) as pool:
+        paths = set(pool.map(lambda _: build.build(tmp_path), range(2)))
+    assert paths == set((tmp_path / "native").iterdir())
+    assert len(paths) == 1
+    native = Native(tmp_path, 2)
+    assert native.variant == "plain"
+    assert product_is_right(native)
+    native.close()
+
+
+def test_without_a_compiler_torch_serves_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    binding.shared_native.cache_clear()
+    try:
+        assert binding.shared_native() is None
+        assert "no C compiler" in caplog.text
+    finally:
+        binding.shared_native.cache_clear()
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "cc"
+    fake.write_text("#!/bin/sh\n[ $1 = --version ] && exit 0\necho no such flag >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(build.CompilerError, match="no such flag"):
+        build.build(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_any_number_of_threads(num_threads: int) -> None:
+    native = Native(env.cache_root(), num_threads)
+    assert product_is_right(native)
+    native.close()
+    assert product_is_right(native), "an operation after close starts the threads anew"
+    native.close()
+
+
+def lanes() -> list[int]:
+    """Ids of the threads of all teams in this process, callers left out."""
+    tasks = map(int, os.listdir("/proc/self/task"))
+    return [task for task in tasks if Path(f"/proc/self/task/{task}/comm").read_text().startswith("octavo")]
+
+
+def test_pinned_threads_run_on_their_cores() -> None:
+    before, core = os.sched_getaffinity(0), max(os.sched_getaffinity(0))
+    native = Native(env.cache_root(), 2, cores=[core, core])
+    try:
+        assert [os.sched_getaffinity(task) for task in (0, *lanes())] == [{core}, {core}]
+    finally:
+        os.sched_setaffinity(0, before)
+        native.close()
+
+
+def test_callers_in_several_threads_take_turns() -> None:
+    native = Native(env.cache_root(), 2)
+    right: list[bool] = []
+    callers = [threading.Thread(target=lambda: right.extend(product_is_right(native) for _ in range(50))) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert right == [True] * 200
+    native.close()
+
+
+def test_a_forked_child_has_its_own_team() -> None:
+    native = Native(env.cache_root(), 2)
+    assert product_is_right(native)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if product_is_right(native) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert product_is_right(native)
+    native.close()
+
+
+def test_idle_threads_sleep() -> None:
+    native = Native(env.cache_root(), 3)
+    assert product_is_right(native)
+    threading.Event().wait(0.2)
+    assert [Path(f"/proc/self/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in lanes()] == ["S", "S"]
+    native.close()
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"this machine runs .*plain"):
+        Native(env.cache_root(), 1, variant="abacus")
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("garbage", None)])
+def test_cores_are_limited_by_the_quota(tmp_path: Path, text: str, cores: int | None) -> None:
+    allowed = len(os.sched_getaffinity(0))
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores(tmp_path / "cpu.max") == min(allowed, cores or allowed)
+    assert usable_cores(tmp_path / "missing") == allowed

@@ -1,0 +1,126 @@
+"""Each C operation against its torch reference over awkward shapes, in every type and for each instruction set of the machine."""
+
+import itertools
+
+import pytest
+import torch
+
+from octavo.ops.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.native.twins import Twins
+from octavo.ops.rms_norm import add_rms_norm, rms_norm
+from octavo.ops.rope_and_write import rope_and_write
+
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}  # two units in the last place of the two short ones
+
+
+def close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype | None = None) -> None:
+    tolerance = TOLERANCE[dtype or got.dtype]
+    torch.testing.assert_close(got.double(), want.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize("x_type", TYPES)
+def test_linear(twins: Twins, x_type: torch.dtype, weight_type: torch.dtype) -> None:
+    rows, sizes = (0, 1, 2, 3, 4, 5, 6, 7, 13, 97, 200), ((1, 1), (2, 7), (7, 33), (64, 64), (131, 100), (12, 576), (300, 48))
+    for m, (n, k) in itertools.product(rows, sizes):
+        x, weight = torch.randn(m, k).to(x_type), (torch.randn(n, k) / k**0.5).to(weight_type)
+        bias = torch.randn(n).to(weight_type) if (m + n) % 2 else None
+        want = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        close(twins.linear(x, weight, bias), want)
+
+
+def test_linear_reads_rows_at_any_stride(twins: Twins) -> None:
+    x, weight = torch.randn(5, 80)[:, 16:64], torch.randn(20, 90)[:, 3:51]
+    close(twins.linear(x, weight, None), x @ weight.T)
+    turned = torch.randn(48, 5).T
+    close(twins.linear(turned, weight, None), turned @ weight.T)
+
+
+def test_linear_passes_what_is_not_finite_on(twins: Twins) -> None:
+    x, weight = torch.randn(3, 40).bfloat16(), torch.randn(9, 40).bfloat16()
+    x[1, 3], x[2, 5] = float("nan"), float("inf")
+    got = twins.linear(x, weight, None)
+    assert got[0].isfinite().all()
+    assert got[1].isnan().all()
+    assert got[2].isinf().all()
+
+
+def test_packed_weights_keep_their_place_and_values(twins: Twins) -> None:
+    for weight in (torch.randn(7, 9).bfloat16(), torch.randn(1000, 1500), torch.randn(0, 4)):
+        before = weight.clone()
+        packed = twins.pack_linear(weight)
+        assert packed.data_ptr() == weight.data_ptr()
+        assert torch.equal(packed, before)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "n"), [(0, 8), (1, 1), (3, 7), (5, 64), (9, 100), (130, 576), (2, 3001)])
+def test_norms(twins: Twins, dtype: torch.dtype, rows: int, n: int) -> None:
+    x, residual, weight = torch.randn(rows, n + 3).to(dtype)[:, :n], torch.randn(rows, n).to(dtype), torch.randn(n)
+    close(twins.rms_norm(x, weight, 1e-5), rms_norm(x, weight, 1e-5))
+    normed, total = twins.add_rms_norm(x, residual, weight, 1e-5, 0.25)
+    want_normed, want_total = add_rms_norm(x, residual, weight, 1e-5, 0.25)
+    close(total, want_total)
+    close(normed, want_normed)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "n"), [(0, 8), (1, 1), (3, 7), (5, 64), (9, 100), (70, 1536)])
+def test_gates(twins: Twins, dtype: torch.dtype, rows: int, n: int) -> None:
+    packed = (torch.randn(rows, 2 * n) * 3).to(dtype)
+    close(twins.silu_mul(packed), silu_mul(packed.double()))
+    close(twins.gelu_tanh_mul(packed), gelu_tanh_mul(packed.double()))
+
+
+def test_gates_at_the_ends_of_the_range(twins: Twins) -> None:
+    gates = torch.tensor([-200.0, -100, -88, -20, -1e-3, 0, 1e-30, 1e-3, 20, 88, 100, 200, float("inf"), float("nan")])
+    packed = torch.cat((gates, torch.ones_like(gates))).unsqueeze(0)
+    for op, reference in ((twins.silu_mul, silu_mul), (twins.gelu_tanh_mul, gelu_tanh_mul)):
+        torch.testing.assert_close(op(packed), reference(packed), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "kv_type"), [*zip(TYPES, TYPES), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+@pytest.mark.parametrize("norm", ["none", "head", "all"])
+def test_rope_and_write(twins: Twins, dtype: torch.dtype, kv_type: torch.dtype, norm: str) -> None:
+    for tokens, heads, kv_heads, head_dim, rotated, block_tokens in (
+        (1, 9, 3, 64, 64, 16), (5, 3, 1, 24, 8, 8), (40, 4, 4, 80, 0, 32), (33, 6, 2, 8, 6, 8),
+    ):  # fmt: skip
+        qkv = torch.randn(tokens, (heads + 2 * kv_heads) * head_dim).to(dtype)
+        kv = torch.randn(7, 2, block_tokens, kv_heads, head_dim).to(kv_type)
+        slots = torch.randperm(7 * block_tokens)[:tokens]
+        slots[1::4] = -1
+        positions = torch.randint(0, 50, (tokens,))
+        cos_sin = torch.randn(50, rotated) if rotated else None
+        q_norm = {"none": None, "head": torch.randn(head_dim), "all": torch.randn(heads * head_dim)}[norm]
+        k_norm = {"none": None, "head": torch.randn(head_dim), "all": torch.randn(kv_heads * head_dim)}[norm]
+        want_kv = kv.double()
+        want = rope_and_write(qkv.double(), want_kv, positions, slots, cos_sin, q_norm, k_norm, 1e-6)
+        close(twins.rope_and_write(qkv, kv, positions, slots, cos_sin, q_norm, k_norm, 1e-6), want)
+        close(kv, want_kv, kv_type if TOLERANCE[kv_type] > TOLERANCE[dtype] else dtype)
+
+
+def test_no_tokens_write_nothing(twins: Twins) -> None:
+    kv, none = torch.zeros(2, 2, 8, 1, 16), torch.zeros(0, dtype=torch.int64)
+    q = twins.rope_and_write(torch.zeros(0, 64), kv, none, none, None, None, None, 0.0)
+    assert q.shape == (0, 2, 16)
+    assert not kv.any()
+
+
+def test_writes_into_a_strided_memory(twins: Twins) -> None:
+    whole = torch.zeros(6, 3, 2, 8, 2, 16)
+    kv, slots = whole[:, 1], torch.tensor([3, 17, -1])
+    qkv = torch.randn(3, 6 * 16)
+    twins.rope_and_write(qkv, kv, torch.zeros(3, dtype=torch.int64), slots, None, None, None, 0.0)
+    assert torch.equal(kv[0, 0, 3].flatten(), qkv[0, 32:64])
+    assert torch.equal(kv[2, 1, 1].flatten(), qkv[1, 64:])
+    assert whole.count_nonzero() == 4 * 32
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 17, 1000, 49152])
+def test_argmax(twins: Twins, n: int) -> None:
+    x = torch.randint(-4, 4, (9, n)).float()
+    x[1, n // 2] = float("nan")
+    x[2] = float("-inf")
+    assert torch.equal(twins.argmax(x), torch.from_numpy(x.numpy().argmax(-1)))
+    assert twins.argmax(x[:0]).shape == (0,)
