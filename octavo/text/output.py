@@ -46,9 +46,7 @@ class Continuation:
         self._scanner = None if stops is None else StopScanner(stops, include=self._include_stop)
         self._detokenizer = None
         if tokenizer is not None and params.detokenize:
-            self._detokenizer = Detokenizer(
-                tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids
-            )
+            self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids)
 
     def push(self, news: SequenceOutput) -> bool:
         """Take in the news; True when a stop string has ended the text, which the engine does not know yet."""
