@@ -84,6 +84,7 @@ class ScriptedEngine:
     aborted: list[str] = field(default_factory=list)
     finished: list[tuple[str, int, FinishReason, int]] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)  # aborted by name: their streams end without a word
     closed: bool = False
 
     async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
@@ -92,21 +93,21 @@ class ScriptedEngine:
         assert request.id not in self.active, "ids must be unique"
         self.requests.append(request)
         self.active.add(request.id)
-        complete = False
+        num_open = request.params.n
         try:
             async for news in self._run(request):
+                num_open -= sum(one.finish_reason is not None for one in news)
                 yield news
-            complete = True
         finally:
             self.active.discard(request.id)
-            if not complete:
+            if num_open > sum(ended[0] == request.id for ended in self.finished):
                 self.aborted.append(request.id)
 
     async def _run(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
         scripts = [self.script(request, i) if callable(self.script) else self.script for i in range(request.params.n)]
         await asyncio.sleep(scripts[0].prefill_s)
         speakers = [self._speak(request, index, script) for index, script in enumerate(scripts)]
-        while speakers:
+        while speakers and request.id not in self.dropped:
             news: list[SequenceOutput] = []
             for speaker in list(speakers):
                 ended_by_front = [(r, i) for r, i, _, _ in self.finished if r == request.id]
@@ -121,7 +122,7 @@ class ScriptedEngine:
                 if one.finish_reason is not None:
                     speakers.remove(speaker)
                 news.append(one)
-            if self.dead:
+            if self.dead:  # what it said last is lost
                 raise EngineDead(self.dead)
             if news:
                 yield news
@@ -188,7 +189,7 @@ class ScriptedEngine:
         self.finished.append((request_id, index, reason, num_tokens))
 
     def abort(self, request_id: str) -> None:
-        self.aborted.append(request_id)
+        self.dropped.add(request_id)
 
     async def stats(self) -> EngineStats:
         return EngineStats(num_requests_running=len(self.active))

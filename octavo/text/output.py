@@ -156,6 +156,7 @@ class RequestState:
         self._clock = clock
         stops = StopStrings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
         self.continuations = [Continuation(index, request, tokenizer, stops) for index in range(params.n)]
+        self.num_output_tokens = 0  # of all continuations, without those past a stop string
         self._num_open = params.n
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
         self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
@@ -164,10 +165,6 @@ class RequestState:
     @property
     def finished(self) -> bool:
         return self._num_open == 0
-
-    @property
-    def num_output_tokens(self) -> int:
-        return sum(continuation.num_tokens for continuation in self.continuations)
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):
@@ -179,14 +176,21 @@ class RequestState:
             if continuation.finish_reason is not None:
                 continue
             self._note(one)
+            told = continuation.num_tokens
             if continuation.push(one):
                 stopped.append((one.index, continuation.num_tokens))
+            self.num_output_tokens += continuation.num_tokens - told
             self._num_open -= continuation.finish_reason is not None
             if continuation not in changed and (one.token_ids or one.finish_reason):
                 changed.append(continuation)
         if self.finished and self.metrics.finished_time is None:
             self.metrics.finished_time = self._clock()
         return self._output(changed), stopped
+
+    def abort(self) -> RequestOutput | None:
+        """End every continuation that is still open: the engine will say no more of them."""
+        open_ = [continuation.index for continuation in self.continuations if continuation.finish_reason is None]
+        return self.feed([SequenceOutput(self.request.id, index, finish_reason=FinishReason.ABORT) for index in open_])[0]
 
     def _note(self, news: SequenceOutput) -> None:
         if news.token_ids and self.metrics.first_token_time is None:
