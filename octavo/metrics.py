@@ -1,0 +1,202 @@
+"""What the front counts, and how it is told to Prometheus together with the engine's own readings.
+
+Plain integers and lists are counted up on the path of every token; `prometheus_client` only writes them out. There are no shared files.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from octavo.engine.client import EngineStats
+from octavo.types import FinishReason, RequestMetrics
+
+TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+FINE_TOKEN_S = (0.001, 0.0025, 0.005, *TOKEN_S)
+REQUEST_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+CONTINUATIONS = (1, 2, 5, 10, 20)
+
+GAUGES = {
+    "num_requests_running": ("Requests that are being computed", lambda stats: stats.num_requests_running),
+    "num_requests_waiting": ("Requests that wait for their first step or to resume", lambda stats: stats.num_requests_waiting),
+    "kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1", lambda stats: stats.kv_cache_usage),
+    # Older names of the same facts; nothing is ever swapped to the host.
+    "gpu_cache_usage_perc": ("Same as kv_cache_usage_perc", lambda stats: stats.kv_cache_usage),
+    "cpu_cache_usage_perc": ("Always 0: preempted requests are computed anew", lambda stats: 0.0),
+    "num_requests_swapped": ("Always 0: preempted requests are computed anew", lambda stats: 0),
+}
+ENGINE_COUNTERS = {
+    "num_preemptions": ("Times a running request gave its blocks back", lambda stats: stats.num_preemptions),
+    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache", lambda stats: stats.prefix_cache_queries),
+    "prefix_cache_hits": ("Prompt tokens found in the prefix cache", lambda stats: stats.prefix_cache_hits),
+    "engine_steps": ("Steps that the engine has run", lambda stats: stats.num_steps),
+    "engine_generation_tokens": ("Tokens sampled, also those past a stop string", lambda stats: stats.generation_tokens),
+}
+# Further counts an engine may keep; zero where it has none, so that a dashboard always finds them.
+FURTHER_COUNTERS = {
+    "num_failed_steps": "Steps that raised an error",
+    "oom_events": "Times the device had no memory left",
+    "cache_evictions": "Cached blocks given to other requests",
+    "spec_decode_num_drafts": "Times tokens were drafted",
+    "spec_decode_num_draft_tokens": "Tokens drafted",
+    "spec_decode_num_accepted_tokens": "Drafted tokens that were accepted",
+}
+
+
+class Histogram:
+    """Counts of values by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Counts of the values up to each bound, as Prometheus wants them."""
+        return _cumulative(zip((*map(_bound, self.bounds), "+Inf"), self.counts))
+
+
+def _bound(value: float) -> str:
+    return str(float(value))
+
+
+def _cumulative(counts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    so_far, buckets = 0.0, []
+    for bound, count in counts:
+        so_far += count
+        buckets.append((bound, so_far))
+    return buckets
+
+
+def one_two_five(limit: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50 ... up to the limit."""
+    steps = (digit * 10**power for power in range(len(str(limit))) for digit in (1, 2, 5))
+    return [step for step in steps if step <= limit]
+
+
+class FrontMetrics:
+    """One per server process. Requests started always equal requests finished by reason plus those running."""
+
+    def __init__(self, model_name: str, max_model_len: int, namespace: str = "octavo") -> None:
+        self._namespace = namespace
+        self._labels = (model_name, "0")
+        tokens = one_two_five(max_model_len)
+        self.stats = EngineStats()  # the last reading
+        self.num_started = 0
+        self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
+        self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.cache_misses: Counter[str] = Counter()
+        self.time_to_first_token = Histogram(TTFT_S)
+        self.inter_token_latency = Histogram(FINE_TOKEN_S)
+        self.time_per_output_token = Histogram(FINE_TOKEN_S)
+        self.e2e_request_latency = Histogram(REQUEST_S)
+        self.request_queue_time = Histogram(REQUEST_S)
+        self.request_prefill_time = Histogram(REQUEST_S)
+        self.request_decode_time = Histogram(REQUEST_S)
+        self.request_inference_time = Histogram(REQUEST_S)
+        self.request_prompt_tokens = Histogram(tokens)
+        self.request_generation_tokens = Histogram(tokens)
+        self.request_params_max_tokens = Histogram(tokens)
+        self.request_params_n = Histogram(CONTINUATIONS)
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def started(self, n: int, max_tokens: int | None) -> None:
+        self.num_started += 1
+        self.request_params_n.observe(n)
+        if max_tokens is not None:
+            self.request_params_max_tokens.observe(max_tokens)
+
+    def first_token(self, times: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int, cache_miss: str | None) -> None:
+        assert times.first_token_time is not None
+        self.prompt_tokens += num_prompt_tokens
+        self.prompt_tokens_cached += num_cached_tokens
+        self.time_to_first_token.observe(times.first_token_time - times.arrival_time)
+        if cache_miss is not None:
+            self.cache_misses[cache_miss] += 1
+
+    def ended(self, reason: FinishReason, times: RequestMetrics, now_s: float, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        self.finished[reason.value] += 1
+        self.e2e_request_latency.observe(now_s - times.arrival_time)
+        self.request_prompt_tokens.observe(num_prompt_tokens)
+        self.request_generation_tokens.observe(num_output_tokens)
+        if times.time_in_queue is not None:
+            self.request_queue_time.observe(times.time_in_queue)
+        if times.first_token_time is None:
+            return
+        scheduled = times.arrival_time + (times.time_in_queue or 0.0)
+        self.request_prefill_time.observe(times.first_token_time - scheduled)
+        self.request_decode_time.observe(now_s - times.first_token_time)
+        self.request_inference_time.observe(now_s - scheduled)
+        if num_output_tokens > 1:
+            self.time_per_output_token.observe((now_s - times.first_token_time) / (num_output_tokens - 1))
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry's exposition."""
+        for name, (help_text, read) in GAUGES.items():
+            yield self._family(GaugeMetricFamily, name, help_text, read(self.stats))
+        for name, (help_text, read) in ENGINE_COUNTERS.items():
+            yield self._family(CounterMetricFamily, name, help_text, read(self.stats))
+        for name in dict.fromkeys((*FURTHER_COUNTERS, *self.stats.counters)):
+            help_text = FURTHER_COUNTERS.get(name, name.replace("_", " "))
+            yield self._family(CounterMetricFamily, name, help_text, self.stats.counters.get(name, 0))
+        yield self._family(CounterMetricFamily, "prompt_tokens", "Prompt tokens computed or found in the cache", self.prompt_tokens)
+        yield self._family(CounterMetricFamily, "prompt_tokens_cached", "Prompt tokens found in the cache", self.prompt_tokens_cached)
+        yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
+        yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
+        yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
+        yield self._by_label("prefix_cache_misses", "Requests whose prefix was not cached whole, by reason", "reason", self.cache_misses)
+        for name, help_text, histogram in self._histograms():
+            yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
+        for name, counts in self.stats.histograms.items():
+            buckets = [(_bound(bound) if bound != float("inf") else "+Inf", count) for bound, count in counts]
+            yield self._family(HistogramMetricFamily, name, name.replace("_", " "), _cumulative(buckets), None)
+
+    def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
+        yield "time_to_first_token_seconds", "From arrival to the first token", self.time_to_first_token
+        yield "inter_token_latency_seconds", "Between successive news of tokens of a request", self.inter_token_latency
+        yield "time_per_output_token_seconds", "Mean time a token of each request after its first", self.time_per_output_token
+        yield "request_time_per_output_token_seconds", "Same as time_per_output_token_seconds", self.time_per_output_token
+        yield "e2e_request_latency_seconds", "From arrival to the end", self.e2e_request_latency
+        yield "request_queue_time_seconds", "From arrival to the first step", self.request_queue_time
+        yield "request_prefill_time_seconds", "From the first step to the first token", self.request_prefill_time
+        yield "request_decode_time_seconds", "From the first token to the end", self.request_decode_time
+        yield "request_inference_time_seconds", "From the first step to the end", self.request_inference_time
+        yield "request_prompt_tokens", "Prompt tokens of each request", self.request_prompt_tokens
+        yield "request_generation_tokens", "Tokens made for each request", self.request_generation_tokens
+        yield "request_params_max_tokens", "Most tokens that each request allowed", self.request_params_max_tokens
+        yield "request_params_n", "Continuations that each request asked for", self.request_params_n
+
+    def _family(self, kind: Callable[..., Any], name: str, help_text: str, *values: object) -> Metric:
+        family = kind(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine"])
+        family.add_metric(self._labels, *values)
+        return family
+
+    def _by_label(self, name: str, help_text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine", label])
+        for value, count in counts.items():
+            family.add_metric((*self._labels, value), count)
+        return family
