@@ -1,0 +1,164 @@
+"""The path from requests to an answer, whole or streamed, that completions and chats share. A `Shape` makes the choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from octavo.serve import sse
+from octavo.serve.errors import ApiError
+from octavo.serve.front import Front, merged
+from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
+from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
+
+LOWEST_LOGPROB = -9999.0  # JSON has no infinity
+PromptPositions = list[dict[int, Logprob] | None]
+
+
+class Shape(Protocol):
+    """How one route's choices look. `place` is the prompt's place among the prompts, `index` the choice's number."""
+
+    object: str
+    chunk_object: str
+
+    def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct: ...
+
+    def opening(self, index: int) -> msgspec.Struct | None:
+        """What a stream says of a choice before its text."""
+        ...
+
+    def delta(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
+        """What a stream says of new tokens; None while there is nothing to tell."""
+        ...
+
+    def plain_delta(self, index: int, text: str) -> msgspec.Struct:
+        """The same where there is text and nothing else."""
+        ...
+
+    def plain(self, one: CompletionOutput) -> bool:
+        """Whether `plain_delta` says all of it."""
+        ...
+
+
+@dataclass
+class Call:
+    """One call of a client: its requests, and how it wants the answer."""
+
+    front: Front
+    shape: Shape
+    body: SamplingBody
+    id: str
+    requests: Sequence[Request]
+    prompts: Sequence[str | None]
+    show_tokens: bool = True  # False: only the prompt's echo is wanted
+    created: int = field(default_factory=lambda: int(time.time()))
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    cache_miss: str | None = None
+    _seen: set[int] = field(default_factory=set[int])  # places that have given output
+    _templates: dict[int, sse.TextTemplate] = field(default_factory=dict[int, sse.TextTemplate])
+
+    async def whole(self) -> bytes:
+        outputs: dict[int, RequestOutput] = {}
+        async with aclosing(self._outputs()) as stream:
+            async for place, output in stream:
+                outputs[place] = output
+        choices = [
+            self.shape.choice(self._index(place, one), place, outputs[place], one)
+            for place in range(len(self.requests))
+            for one in outputs[place].outputs
+        ]
+        first = outputs[0]
+        answer = self._answer(self.shape.object, choices, usage=self._usage(), octavo=self._facts())
+        answer.system_fingerprint = None
+        if self.body.prompt_logprobs is not None and first.prompt_logprobs is not None and self.shape.object == "chat.completion":
+            answer.prompt_logprobs = prompt_positions(first.prompt_logprobs)
+        if self.body.return_token_ids and self.shape.object == "chat.completion":
+            answer.prompt_token_ids = first.prompt_token_ids
+        return sse.encode(answer)
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        options = self.body.stream_options
+        running_usage = bool(options and options.continuous_usage_stats)
+        with_usage = bool(options and options.include_usage) or self.front.config.enable_force_include_usage
+        async with aclosing(self._outputs()) as stream:
+            async for place, output in stream:
+                news = b"".join(chunk for one in output.outputs for chunk in self._chunks(place, output, one, running_usage))
+                if news:
+                    yield news
+        if with_usage:
+            yield sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts()))
+        yield sse.DONE
+
+    def _chunks(self, place: int, output: RequestOutput, one: CompletionOutput, running_usage: bool) -> Iterator[bytes]:
+        index = self._index(place, one)
+        template = self._templates.get(index)
+        if template is None:
+            template = self._templates[index] = sse.TextTemplate(lambda text: self._chunk(self.shape.plain_delta(index, text)))
+            if (opening := self.shape.opening(index)) is not None:
+                yield sse.event(self._chunk(opening, running_usage))
+        if not running_usage and self.shape.plain(one):
+            if one.text:
+                yield template.event(one.text)
+        elif (delta := self.shape.delta(index, place, output, one)) is not None:
+            yield sse.event(self._chunk(delta, running_usage))
+
+    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
+        streams = [self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
+        async with aclosing(merged(streams)) as stream:
+            async for place, output in stream:
+                self._count(place, output)
+                yield place, output
+
+    def _count(self, place: int, output: RequestOutput) -> None:
+        for one in output.outputs:
+            if one.finish_reason == "error":
+                raise ApiError(500, f"The request failed in the engine: {one.stop_reason}", code="engine_error")
+            self.num_output_tokens += len(one.token_ids) if self.show_tokens else 0
+        if place not in self._seen:
+            self._seen.add(place)
+            self.num_cached_tokens += output.num_cached_tokens or 0
+            self.cache_miss = self.cache_miss or output.cache_miss
+
+    def _index(self, place: int, one: CompletionOutput) -> int:
+        return place * self.requests[place].params.n + one.index
+
+    def _chunk(self, choice: msgspec.Struct, running_usage: bool = False) -> Answer:
+        return self._answer(self.shape.chunk_object, [choice], usage=self._usage() if running_usage else msgspec.UNSET)
+
+    def _answer(self, kind: str, choices: list[Any], **more: Any) -> Answer:
+        return Answer(id=self.id, object=kind, created=self.created, model=self.front.model.names[0], choices=choices, **more)
+
+    def _usage(self) -> Usage:
+        prompt = sum(len(request.prompt_token_ids) for request in self.requests)
+        details = PromptTokensDetails(self.num_cached_tokens) if self.front.config.enable_prompt_tokens_details else msgspec.UNSET
+        return Usage(prompt, self.num_output_tokens, prompt + self.num_output_tokens, details)
+
+    def _facts(self) -> OctavoFacts:
+        return OctavoFacts(self.num_cached_tokens, self.cache_miss)
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)
+
+
+def prompt_positions(positions: PromptPositions) -> list[Any]:
+    """Log-probabilities of the prompt as vLLM writes them: by token id."""
+    return [
+        None
+        if position is None
+        else {
+            str(token_id): {"logprob": finite(one.logprob), "rank": one.rank, "decoded_token": one.decoded_token}
+            for token_id, one in position.items()
+        }
+        for position in positions
+    ]
+
+
+def token_name(token_id: int, decoded: str | None, as_ids: bool) -> str:
+    return f"token_id:{token_id}" if as_ids else decoded or ""

@@ -1,0 +1,83 @@
+"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}} and the right status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from octavo.engine.client import EngineDead
+from octavo.types import InvalidRequest
+
+MAX_MESSAGE_CHARACTERS = 2000  # an error never repeats its input at length
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+RETRY_AFTER_S = 1
+
+
+class ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorReply(msgspec.Struct):
+    error: ErrorBody
+
+
+class ApiError(Exception):
+    """An answer other than 2xx."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            message = message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+        kind = TYPES.get(status, "invalid_request_error")
+        self.reply = ErrorReply(ErrorBody(message, kind, param and param[:200], code))
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(self.reply)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+
+
+def as_api_error(error: Exception) -> ApiError | None:
+    """The answer to what went wrong; None for what nobody foresaw."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequest():
+            return _of_request(error)
+        case EngineDead():
+            return ApiError(503, f"The engine has ended: {error}", code="engine_dead")
+        case msgspec.ValidationError():
+            return _of_schema(str(error))
+        case _:
+            return None
+
+
+def _of_schema(text: str) -> ApiError:
+    """From msgspec's "Expected `int`, got `str` - at `$.max_tokens`"."""
+    found = re.search(r" - at `\$\.?(.*)`$", text)
+    param = found[1] if found else None
+    missing = re.search(r"missing required field `(\w+)`", text)
+    if missing:
+        param = f"{param}.{missing[1]}" if param else missing[1]
+    return ApiError(400, text.replace("`$.", "`").replace(" - at", " at"), param=param)
+
+
+def _of_request(error: InvalidRequest) -> ApiError:
+    if "maximum context length" in error.allowed:  # the words and the code that clients look for
+        return ApiError(400, error.allowed[0].upper() + error.allowed[1:], param=error.field, code="context_length_exceeded")
+    return ApiError(400, str(error), param=error.field)
+
+
+def unknown_model(name: str, known: str) -> ApiError:
+    message = f"The model `{name[:200]}` does not exist; this server has `{known}`."
+    return ApiError(404, message, param="model", code="model_not_found")

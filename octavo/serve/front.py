@@ -1,0 +1,186 @@
+"""What every route shares: the engine, the model it serves, and the one path on which requests run and are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from octavo.config.server import ServerConfig
+from octavo.engine.client import AsyncEngine, EngineDead
+from octavo.metrics import FrontMetrics
+from octavo.serve.errors import ApiError, unknown_model
+from octavo.text.detokenize import Tokenizer
+from octavo.text.intake import Intake
+from octavo.text.output import RequestState
+from octavo.text.template import ChatTemplate
+from octavo.types import FinishReason, Request, RequestOutput
+
+log = logging.getLogger("octavo.serve")
+SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a request's reason is its continuations' most severe one
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model as clients see it. `names[0]` is the one in answers and metrics."""
+
+    names: tuple[str, ...]
+    tokenizer: Tokenizer
+    intake: Intake
+    template: ChatTemplate | None = None
+    bos_token: str | None = None
+    root: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class Front:
+    """Runs requests on the engine. Ids given to it are labels; the engine's are unique for the front's life."""
+
+    def __init__(
+        self, engine: AsyncEngine, model: ServedModel, config: ServerConfig | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.engine = engine
+        self.model = model
+        self.config = config or ServerConfig()
+        self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
+        self.clock = clock
+        self.draining = False
+        self.running: dict[str, RequestState] = {}
+        self.num_waiting = 0  # no token yet
+        self.num_waiting_tokens = 0
+        self._serial = itertools.count()
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name not in self.model.names:
+            raise unknown_model(name, "`, `".join(self.model.names))
+
+    def check_room(self, requests: Sequence[Request] = ()) -> None:
+        """Raise `ApiError` while no further request is taken."""
+        if self.engine.dead is not None:
+            raise EngineDead(self.engine.dead)
+        if self.draining:
+            raise ApiError(503, "The server is shutting down.", code="shutting_down")
+        num_tokens = sum(len(request.prompt_token_ids) for request in requests)
+        for limit, waiting, new, what in (
+            (self.config.max_num_queued_reqs, self.num_waiting, len(requests), "requests"),
+            (self.config.max_num_queued_tokens, self.num_waiting_tokens, num_tokens, "prompt tokens"),
+        ):
+            if limit is not None and waiting > 0 and waiting + new > limit:
+                raise ApiError(429, f"{waiting} {what} are waiting already, the limit is {limit}; try again later.", code="queue_full")
+
+    def engine_id(self, label: str) -> str:
+        return f"{label}-{next(self._serial)}"
+
+    async def run(self, request: Request, prompt: str | None = None) -> AsyncGenerator[RequestOutput]:
+        """What the caller is to be told, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
+        state = RequestState(request, prompt, self.model.tokenizer, self.clock)
+        self._start(state)
+        stream = self.engine.stream(request)
+        last_s: float | None = None
+        try:
+            async for news in stream:
+                told = state.num_output_tokens
+                output, stopped = state.feed(news)
+                for index, num_tokens in stopped:
+                    self.engine.finish(request.id, index, FinishReason.STOP, num_tokens)
+                if state.num_output_tokens > told:
+                    last_s = self._count(state, state.num_output_tokens - told, last_s)
+                if output is not None:
+                    yield output
+                if state.finished:
+                    break
+            if not state.finished and (output := state.abort()) is not None:
+                yield output
+        except EngineDead:
+            self._end(state, FinishReason.ERROR)
+            raise
+        finally:
+            await _close(stream)
+            self._end(state, _reason(state))
+
+    def _start(self, state: RequestState) -> None:
+        request = state.request
+        self.running[request.id] = state
+        self.num_waiting += 1
+        self.num_waiting_tokens += len(request.prompt_token_ids)
+        self.metrics.started(request.params.n, request.params.max_tokens)
+        if self.config.enable_log_requests:
+            log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
+
+    def _count(self, state: RequestState, num_tokens: int, last_s: float | None) -> float:
+        """Count new tokens; the time at which they came."""
+        now_s = self.clock()
+        self.metrics.generation_tokens += num_tokens
+        if last_s is not None:
+            self.metrics.inter_token_latency.observe(now_s - last_s)
+        else:
+            self._no_longer_waiting(state)
+            self.metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0, state.cache_miss)
+        return now_s
+
+    def _no_longer_waiting(self, state: RequestState) -> None:
+        self.num_waiting -= 1
+        self.num_waiting_tokens -= len(state.request.prompt_token_ids)
+
+    def _end(self, state: RequestState, reason: FinishReason) -> None:
+        if self.running.pop(state.request.id, None) is None:
+            return
+        if state.metrics.first_token_time is None:
+            self._no_longer_waiting(state)
+        self.metrics.ended(reason, state.metrics, self.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
+
+    async def read_stats(self) -> None:
+        """Bring the engine's gauges into the metrics; a dead engine's last reading stays."""
+        with contextlib.suppress(EngineDead, asyncio.TimeoutError):
+            self.metrics.stats = await asyncio.wait_for(self.engine.stats(), 5.0)
+
+
+def _reason(state: RequestState) -> FinishReason:
+    reasons = {continuation.finish_reason or FinishReason.ABORT for continuation in state.continuations}
+    return next((reason for reason in SEVERITY if reason in reasons), FinishReason.STOP)
+
+
+async def _close(stream: object) -> None:
+    """Close an iterator early; engines write theirs as generators."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
+async def merged(streams: Sequence[AsyncGenerator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput]]:
+    """The outputs of several requests as they come, each with its request's place. One that fails ends all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as stream:
+            async for output in stream:
+                yield 0, output
+        return
+    queue: asyncio.Queue[tuple[int, RequestOutput] | None] = asyncio.Queue()
+
+    async def pump(place: int, stream: AsyncGenerator[RequestOutput]) -> None:
+        async with aclosing(stream):
+            async for output in stream:
+                queue.put_nowait((place, output))
+
+    async def pump_all() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, stream in enumerate(streams):
+                    group.create_task(pump(place, stream))
+        except* Exception as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(pump_all())
+    try:
+        while (item := await queue.get()) is not None:
+            yield item
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""From texts, token ids and messages to requests. Long texts are tokenised in a thread, so that running streams do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from octavo.serve.errors import ApiError
+from octavo.serve.front import Front
+from octavo.serve.schemas import ChatBody, SamplingBody
+from octavo.text.template import ChatTemplate
+from octavo.types import Request, SamplingParams
+
+LONG_TEXT_CHARACTERS = 20_000
+
+
+async def make_request(
+    front: Front,
+    prompt: str | Sequence[int],
+    body: SamplingBody,
+    params: SamplingParams,
+    label: str,
+    *,
+    add_special_tokens: bool,
+) -> Request:
+    """Raises `InvalidRequest`."""
+
+    def make() -> Request:
+        return front.model.intake.request(
+            front.engine_id(label),
+            prompt,
+            params,
+            arrival_s=front.clock(),
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt,
+            add_special_tokens=add_special_tokens if body.add_special_tokens is None else body.add_special_tokens,
+            must_have_room=body.max_tokens is not None or getattr(body, "max_completion_tokens", None) is not None,
+        )
+
+    if isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(make)
+    return make()
+
+
+def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
+    """The prompt's text, and whether the tokeniser should add its special tokens: never a second one at the beginning.
+
+    Raises `InvalidRequest` and `ApiError`.
+    """
+    text = _template(front, body).render(
+        body.messages,
+        tools=body.tools or None,
+        documents=body.documents,
+        add_generation_prompt=True if body.add_generation_prompt is None else body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+        variables={**front.config.default_chat_template_kwargs, **(body.chat_template_kwargs or {})},
+    )
+    has_bos = front.model.bos_token is not None and text.startswith(front.model.bos_token)
+    return text, bool(body.add_special_tokens) and not has_bos
+
+
+def _template(front: Front, body: ChatBody) -> ChatTemplate:
+    if body.chat_template is not None:
+        if not front.config.trust_request_chat_template:
+            message = "`chat_template` in a request needs the server's flag --trust-request-chat-template."
+            raise ApiError(400, message, param="chat_template")
+        own = front.model.template
+        return ChatTemplate(body.chat_template, own.special_tokens if own else None)
+    if front.model.template is None:
+        message = "This model has no chat template; start the server with --chat-template, or use /v1/completions."
+        raise ApiError(400, message, param="messages")
+    return front.model.template

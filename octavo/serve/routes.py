@@ -1,0 +1,131 @@
+"""The small routes: models, tokens, health, load, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from octavo.serve.errors import ApiError, unknown_model
+from octavo.serve.front import Front
+from octavo.serve.prompts import chat_text
+from octavo.serve.schemas import DetokenizeBody, TokenizeBody, TokenizeChatBody, convert, parse_json
+from octavo.types import InvalidRequest
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def plain_routes(front: Front) -> list[Route]:
+    def route(path: str, answer: Callable[[Front, Request], Awaitable[Response]], *methods: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await answer(front, request)
+
+        return Route(path, endpoint, methods=list(methods or ("GET",)))
+
+    return [
+        route("/v1/models", models),
+        route("/v1/models/{name:path}", model),
+        route("/tokenize", tokenize, "POST"),
+        route("/detokenize", detokenize, "POST"),
+        route("/reset_prefix_cache", reset_prefix_cache, "POST"),
+        route("/health", health),
+        route("/health/live", health),
+        route("/health/ready", ready),
+        route("/ping", health, "GET", "POST"),
+        route("/load", load),
+        route("/version", version),
+        route("/metrics", metrics),
+    ]
+
+
+def _card(front: Front, name: str) -> dict[str, Any]:
+    model = front.model
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "octavo",
+        "root": model.root or name,
+        "parent": None,
+        "max_model_len": model.intake.max_model_len,
+    }
+
+
+async def models(front: Front, request: Request) -> Response:
+    return reply({"object": "list", "data": [_card(front, name) for name in front.model.names]})
+
+
+async def model(front: Front, request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in front.model.names:
+        raise unknown_model(name, "`, `".join(front.model.names))
+    return reply(_card(front, name))
+
+
+async def tokenize(front: Front, request: Request) -> Response:
+    value = parse_json(await request.body())
+    if "messages" in value:
+        body = convert(value, TokenizeChatBody)
+        front.check_model(body.model)
+        text, add_special_tokens = chat_text(front, body)
+    else:
+        body = convert(value, TokenizeBody)
+        front.check_model(body.model)
+        text, add_special_tokens = body.prompt, body.add_special_tokens is not False
+    ids = front.model.tokenizer.encode(text, add_special_tokens)
+    tokens = [front.model.tokenizer.id_to_token(token_id) for token_id in ids] if body.return_token_strs else None
+    return reply({"count": len(ids), "max_model_len": front.model.intake.max_model_len, "tokens": ids, "token_strs": tokens})
+
+
+async def detokenize(front: Front, request: Request) -> Response:
+    body = convert(parse_json(await request.body()), DetokenizeBody)
+    front.check_model(body.model)
+    vocab_size = front.model.intake.vocab_size
+    for token_id in body.tokens:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest("tokens", token_id, f"token ids are integers from 0 to {vocab_size - 1}")
+    return reply({"prompt": front.model.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+
+async def reset_prefix_cache(front: Front, request: Request) -> Response:
+    """False: blocks were in use, so nothing was forgotten."""
+    return reply({"reset": await front.engine.reset_prefix_cache()})
+
+
+async def health(front: Front, request: Request) -> Response:
+    if front.engine.dead is not None:
+        return reply({"status": "dead", "reason": front.engine.dead}, 503)
+    return reply({"status": "draining" if front.draining else "ok"})
+
+
+async def ready(front: Front, request: Request) -> Response:
+    try:
+        front.check_room()
+    except ApiError as error:
+        return reply({"status": "not ready", "reason": str(error)}, 503)
+    except RuntimeError as error:
+        return reply({"status": "dead", "reason": str(error)}, 503)
+    return reply({"status": "ready"})
+
+
+async def load(front: Front, request: Request) -> Response:
+    """Requests in the server, and those of them that have no token yet."""
+    return reply({"server_load": len(front.running), "num_requests_waiting": front.num_waiting})
+
+
+async def version(front: Front, request: Request) -> Response:
+    from octavo import __version__
+
+    return reply({"version": __version__})
+
+
+async def metrics(front: Front, request: Request) -> Response:
+    await front.read_stats()
+    return Response(front.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,27 @@
+"""Server-sent events: the one place that knows their framing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+encode = msgspec.json.Encoder().encode
+MARK = "\x00text\x00"
+
+
+def event(value: msgspec.Struct) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"
+
+
+class TextTemplate:
+    """A chunk of which only the text changes: encoded once, so that a token costs the encoding of its text alone."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self, chunk: Callable[[str], msgspec.Struct]) -> None:
+        self._head, self._tail = event(chunk(MARK)).split(encode(MARK))
+
+    def event(self, text: str) -> bytes:
+        return self._head + encode(text) + self._tail
