@@ -1,0 +1,216 @@
+"""The life of a server: take the port, start the engine, serve, drain, end. The port comes first, so that a busy one is told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+
+import uvicorn
+
+from octavo.config.server import ServerConfig
+from octavo.serve.app import create_app
+from octavo.serve.front import Front
+
+log = logging.getLogger("octavo.serve")
+CHECK_EVERY_S = 0.1
+REPORT_EVERY_S = 10.0
+DEATH_GRACE_S = 2.0  # how long the health routes tell of a dead engine before the server ends
+WRITE_OUT_S = 5.0  # for answers that are ready but not read yet
+BACKLOG = 2048
+
+
+class PortBusy(OSError):
+    """Somebody else listens there; the text says where and what to do."""
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A listening socket: from now on the address is ours, and clients that come too early wait. Raises `PortBusy` and `OSError`."""
+    if config.uds is not None:
+        return _bind_unix(Path(config.uds))
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise OSError(f"--host {config.host} is no address of this machine: {error.strerror}") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortBusy(f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with --port") from None
+    return listener
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise PortBusy(f"somebody listens on {path}; choose another path with --uds")
+        path.unlink()  # left by a server that is gone
+    try:
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortBusy(f"cannot listen on {path}: {error.strerror}; choose another path with --uds") from None
+    return listener
+
+
+def url_of(config: ServerConfig, listener: socket.socket) -> str:
+    if config.uds is not None:
+        return f"unix:{config.uds}"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}{config.root_path}"
+
+
+class Stops:
+    """Wishes to stop: the first signal asks for a graceful end, the second for a quick one. Both are orderly."""
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+
+    def note(self) -> None:
+        if self.first.is_set():
+            self.second.set()
+        self.first.set()
+
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.note)
+
+
+class Server(uvicorn.Server):
+    """Uvicorn without its own handling of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+async def run(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]], stops: Stops) -> int:
+    """Start what `start` builds and serve it until a wish to stop or the engine's death. The exit code: 0 when asked to stop, else 1."""
+    front = await _unless(stops, start())
+    if front is None:
+        log.info("stopped while starting")
+        return 0
+    server = Server(_uvicorn_config(config, front))
+    tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(_report(front))]
+    gc.collect()
+    gc.freeze()  # what is here now stays for good; the collector need not look at it again
+    log.info("ready on %s, model %s", url_of(config, listener), front.model.names[0])
+    while front.engine.dead is None and not stops.first.is_set() and not tasks[0].done():
+        await _pause(stops.first, CHECK_EVERY_S)
+    died = front.engine.dead
+    if died is not None:
+        log.error("the engine has ended: %s", died)
+        await _pause(stops.first, DEATH_GRACE_S)
+    else:
+        await drain(front, config.shutdown_timeout, stops.second)
+    server.should_exit = True
+    await tasks[0]
+    tasks[1].cancel()
+    await front.engine.close()
+    if config.uds is not None:
+        Path(config.uds).unlink(missing_ok=True)
+    return 0 if died is None else 1
+
+
+async def drain(front: Front, deadline_s: float, hurry: asyncio.Event) -> None:
+    """Take nothing new and let what runs finish, until the deadline or a second signal; what is left then is aborted."""
+    front.draining = True
+    log.info("stopping: %d requests have %g s to finish", len(front.running), deadline_s)
+    end_s = front.clock() + deadline_s
+    while front.running and front.clock() < end_s and not hurry.is_set() and front.engine.dead is None:
+        await _pause(hurry, CHECK_EVERY_S)
+    if front.running:
+        log.warning("%d requests are aborted", len(front.running))
+    for request_id in list(front.running):
+        front.engine.abort(request_id)
+
+
+async def _unless(stops: Stops, starting: Awaitable[Front]) -> Front | None:
+    """The front, or None if a signal comes first."""
+    task = asyncio.ensure_future(starting)
+    stopping = asyncio.create_task(stops.first.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+    finally:
+        stopping.cancel()
+
+
+async def _pause(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _uvicorn_config(config: ServerConfig, front: Front) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(front),
+        lifespan="off",
+        log_level=config.uvicorn_log_level,
+        log_config=None,
+        access_log=not config.disable_uvicorn_access_log,
+        root_path=config.root_path,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_certfile=config.ssl_certfile,
+        ssl_ca_certs=config.ssl_ca_certs,
+        ssl_cert_reqs=ssl.VerifyMode(config.ssl_cert_reqs),
+        timeout_graceful_shutdown=int(WRITE_OUT_S),
+        server_header=False,
+    )
+
+
+async def _report(front: Front) -> None:
+    """A line of statistics now and then, while there is something to tell."""
+    metrics, told = front.metrics, (0, 0)
+    while not front.config.disable_log_stats:
+        await asyncio.sleep(REPORT_EVERY_S)
+        now = (metrics.prompt_tokens, metrics.generation_tokens)
+        if now == told and not front.running:
+            continue
+        await front.read_stats()
+        stats = metrics.stats
+        log.info(
+            "prompt %.1f tok/s, generation %.1f tok/s, running %d, waiting %d, KV cache %.1f %%, prefix cache hits %.1f %%",
+            (now[0] - told[0]) / REPORT_EVERY_S,
+            (now[1] - told[1]) / REPORT_EVERY_S,
+            stats.num_requests_running,
+            stats.num_requests_waiting,
+            100 * stats.kv_cache_usage,
+            100 * stats.prefix_cache_hits / max(stats.prefix_cache_queries, 1),
+        )
+        told = now
+
+
+def run_until_done(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]]) -> int:
+    """`run` on the quickest event loop there is, stopped by signals."""
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+
+    async def main() -> int:
+        stops = Stops()
+        stops.listen()
+        return await run(config, listener, start, stops)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main())
