@@ -59,7 +59,7 @@ class Rope:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerConfig:
     """What differs from layer to layer."""
 
     window: int | None  # a token attends this many newest tokens, itself included; None: all before it
@@ -77,7 +77,7 @@ class Architecture:
     head_dim: int
     intermediate: int
     vocab: int
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerConfig, ...]
     max_position: int  # max_position_embeddings as written
     max_length: int  # the longest context that the positions are good for, scaling included
     norm_eps: float
@@ -283,7 +283,7 @@ def _read(config: Config, family: Family) -> Architecture:
     return Architecture(
         family=family.name, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
         intermediate=read.count("intermediate_size"), vocab=read.count("vocab_size"),
-        layers=tuple(Layer(window, rope) for window, rope in zip(windows, ropes)),
+        layers=tuple(LayerConfig(window, rope) for window, rope in zip(windows, ropes)),
         max_position=read.count("max_position_embeddings"),
         max_length=_max_length(read.count("max_position_embeddings"), ropes, family),
         norm_eps=read.number("rms_norm_eps"), norms=family.norms, norm_offset=family.norm_offset, qk_norm=family.qk_norm,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import nn
 
 from octavo.attention.backend import AttentionShape
 from octavo.config.architecture import Rope
 from octavo.context import ForwardContext
 from octavo.core.kv.specs import PagedSpec, WindowSpec
-from octavo.layers.env import Env, Weight
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer
 from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Extent
 
 
-class PagedAttention(nn.Module):
+class PagedAttention(Layer):
     """Packed q, k, v of the batch's tokens -> [T, heads * head_dim], over all of each context.
 
     `kv` and `group` are set before the first forward, when memory exists: `kv` is this layer's view of it,
@@ -36,12 +36,6 @@ class PagedAttention(nn.Module):
         self.shape = dataclasses.replace(self.shape, heads=heads, kv_heads=kv_heads)
         self.ops, self.backend, self.kv_dtype = env.ops, env.attention, env.kv_dtype
         self.cos_sin = None if self.rope is None else env.rope_table(self.rope)
-
-    def weights(self) -> list[Weight]:
-        return []
-
-    def finish(self) -> None:
-        pass
 
     def kv_spec(self) -> PagedSpec | WindowSpec:
         """What this layer keeps of every token on this rank."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
-from octavo.layers.env import Env, Weight, parameter
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer, Weight, parameter
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
 
-class Embedding(nn.Module):
+class Embedding(Layer):
     """tokens [T] -> [T, hidden], multiplied by `scale` as rounded to the model's dtype."""
 
     def __init__(self, vocab: int, hidden: int, scale: float = 1.0) -> None:
@@ -31,9 +31,6 @@ class Embedding(nn.Module):
             Weight(name, spec.shape, frozenset({name}), lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group)))
         ]
 
-    def finish(self) -> None:
-        pass
-
     def table(self) -> torch.Tensor:
         """This rank's rows [rows, hidden]."""
         return self.weight.data
@@ -43,7 +40,7 @@ class Embedding(nn.Module):
         return x if self.factor == 1.0 else x * self.factor
 
 
-class TiedHead(nn.Module):
+class TiedHead(Layer):
     """x [N, hidden] -> [N, vocabulary rows of this rank], with the embedding's own table."""
 
     def __init__(self, table: Callable[[], torch.Tensor]) -> None:
@@ -52,9 +49,6 @@ class TiedHead(nn.Module):
 
     def bind(self, path: str, env: Env) -> None:
         self.ops = env.ops
-
-    def weights(self) -> list[Weight]:
-        return []
 
     def finish(self) -> None:
         self.weight = self.ops.pack_linear(self.table())

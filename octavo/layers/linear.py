@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from octavo.layers.env import Env, Weight, parameter
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer, Weight, parameter
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
 
-class Linear(nn.Module):
+class Linear(Layer):
     """x [T, in] -> [T, out].
 
     `out` is a size, or for a fused layer the sizes of its parts under their checkpoint names, which stand beside the layer's own path
@@ -29,7 +30,7 @@ class Linear(nn.Module):
         self.inside = Extent(in_features, unit)
         self.parts = tuple(Extent(size, unit, name, padded) for name, size in sizes.items())
         self.has_bias = bias
-        self.register_parameter("bias", None)
+        self.bias: nn.Parameter | None = None
 
     def bind(self, path: str, env: Env) -> None:
         self.path = path
@@ -37,7 +38,7 @@ class Linear(nn.Module):
         self.shares = [part.share(self.group)[1] if self.shard is Shard.OUT else part.size for part in self.parts]
         in_here = self.inside.share(self.group)[1] if self.shard is Shard.IN else self.inside.size
         for name, spec in self._specs(in_here, sum(self.shares)).items():
-            self.register_parameter(name, parameter(spec.shape, spec.dtype, env.device))
+            setattr(self, name, parameter(spec.shape, spec.dtype, env.device))
 
     def _specs(self, in_features: int, out_features: int) -> dict[str, ParamSpec]:
         specs = self.scheme.params(in_features, out_features, self.dtype)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from octavo.layers.env import Env, Weight
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.parallel.shard import Shard
 
 
-class Mlp(nn.Module):
+class Mlp(Layer):
     """down(activation(gate(x)) * up(x)); x [T, hidden] -> [T, hidden]."""
 
     def __init__(self, hidden: int, intermediate: int, activation: str, bias: bool) -> None:
@@ -21,12 +21,6 @@ class Mlp(nn.Module):
 
     def bind(self, path: str, env: Env) -> None:
         self.gate = env.ops.gate(self.activation)
-
-    def weights(self) -> list[Weight]:
-        return []
-
-    def finish(self) -> None:
-        pass
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.gate(self.gate_up_proj(x)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from octavo.layers.env import Env, Weight, parameter
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer, Weight, parameter
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Layer):
     """Normalises the last axis, of size n. The weight is float32 with `offset` added once it is loaded, so that no op needs to know of it.
 
     `add` multiplies what it adds to the residual stream by `residual_scale`.

@@ -7,20 +7,21 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from octavo.config.architecture import Architecture, Layer
+from octavo.config.architecture import Architecture, LayerConfig
 from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
 from octavo.layers.embedding import Embedding, TiedHead
-from octavo.layers.env import Env, Weight
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Shard
 from octavo.parallel.stages import Stage
 
-Block = Callable[[Architecture, Layer], nn.Module]
+Block = Callable[[Architecture, LayerConfig], nn.Module]
 
 
-class Decoder(nn.Module):
+class Decoder(Layer):
     """Tokens, or the hidden state of the stage before, to the hidden state after this stage's layers."""
 
     def __init__(self, c: Architecture, stage: Stage, block: Block) -> None:
@@ -42,7 +43,7 @@ class Decoder(nn.Module):
         return x if residual is None else torch.add(residual, x, alpha=self.residual_scale)
 
 
-class CausalLM(nn.Module):
+class CausalLM(Layer):
     """What the runner calls. Module paths are the checkpoint's names."""
 
     def __init__(self, c: Architecture, stage: Stage, block: Block) -> None:
@@ -55,12 +56,6 @@ class CausalLM(nn.Module):
 
     def bind(self, path: str, env: Env) -> None:
         self.group = env.mesh.tp
-
-    def weights(self) -> list[Weight]:
-        return []
-
-    def finish(self) -> None:
-        pass
 
     @property
     def attention_layers(self) -> list[PagedAttention]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from octavo.attention.backend import AttentionShape
-from octavo.config.architecture import Architecture, Layer, QkNorm
+from octavo.config.architecture import Architecture, LayerConfig, QkNorm
 from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
+from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import Mlp
 from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Shard
 
 
-class Attention(nn.Module):
+class Attention(Layer):
     """x [T, hidden] -> [T, hidden]."""
 
-    def __init__(self, c: Architecture, layer: Layer) -> None:
+    def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()
         shape = AttentionShape(c.heads, c.kv_heads, c.head_dim, c.attention_scale, layer.window, c.attention_softcap)
         parts = {"q_proj": c.q_dim, "k_proj": c.kv_dim, "v_proj": c.kv_dim}
@@ -43,14 +43,14 @@ def layer_mlp(c: Architecture) -> Mlp:
     return Mlp(c.hidden, c.intermediate, c.activation, c.mlp_bias)
 
 
-class PreNormLayer(nn.Module):
+class PreNormLayer(Layer):
     """Norms before attention and before the MLP.
 
     x is what the layer before has computed and not yet added to `residual`: the next norm adds it, in one operation. Both [T, hidden];
     `residual` is None before the first layer.
     """
 
-    def __init__(self, c: Architecture, layer: Layer) -> None:
+    def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()
         self.input_layernorm = layer_norm(c)
         self.self_attn = Attention(c, layer)
@@ -65,10 +65,10 @@ class PreNormLayer(nn.Module):
         return self.mlp(x), residual
 
 
-class PostNormLayer(nn.Module):
+class PostNormLayer(Layer):
     """Norms after attention and after the MLP, so nothing is left to add: x is the residual stream itself and `residual` stays None."""
 
-    def __init__(self, c: Architecture, layer: Layer) -> None:
+    def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()
         self.self_attn = Attention(c, layer)
         self.post_attention_layernorm = layer_norm(c)

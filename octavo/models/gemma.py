@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from octavo.config.architecture import Architecture, Layer
+from octavo.config.architecture import Architecture, LayerConfig
 from octavo.context import ForwardContext
+from octavo.layers.layer import Layer
 from octavo.models.dense import Attention, layer_mlp, layer_norm
 
 
-class SandwichLayer(nn.Module):
+class SandwichLayer(Layer):
     """Norms before and after both attention and MLP; x and residual as in `PreNormLayer`."""
 
-    def __init__(self, c: Architecture, layer: Layer) -> None:
+    def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()
         self.input_layernorm = layer_norm(c)
         self.self_attn = Attention(c, layer)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.layers.env import Weight
+from octavo.layers.layer import Weight
 from octavo.models.base import CausalLM
-from octavo.models.materialize import bound_modules, finish
+from octavo.models.materialize import finish, layers_of
 from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport
 
 Tensors = Mapping[str, LazyTensor]
@@ -37,7 +37,7 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
 
     Raises `WeightsMismatch` when one is missing, unexpected, there twice (fused and in parts) or of another shape.
     """
-    wanted = {weight.name: weight for _, module in bound_modules(model) for weight in module.weights()}
+    wanted = {weight.name: weight for _, layer in layers_of(model) for weight in layer.weights()}
     used = {name: tensor for name, tensor in tensors.items() if name in wanted}
     explained = {name: _explanation(model, name, tensor, wanted) for name, tensor in tensors.items() if name not in wanted}
     wrong = _wrong(wanted, used)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import nn
 
-from octavo.layers.env import Bound, Env
+from octavo.layers.env import Env
+from octavo.layers.layer import Layer
 
 
-def bound_modules(model: nn.Module) -> Iterator[tuple[str, Bound]]:
-    """The modules that declare something, with their paths."""
+def layers_of(model: nn.Module) -> Iterator[tuple[str, Layer]]:
+    """Everything in the model that is bound, by path."""
     for path, module in model.named_modules():
-        if hasattr(module, "bind"):
-            yield path, cast("Bound", module)
+        if isinstance(module, Layer):
+            yield path, module
 
 
 def materialize(model: nn.Module, env: Env) -> None:
     """Give every layer its parameters (allocated, not filled), operations, scheme, group and attention backend."""
-    for path, module in bound_modules(model):
-        module.bind(path, env)
+    for path, layer in layers_of(model):
+        layer.bind(path, env)
 
 
 def finish(model: nn.Module) -> None:
     """Once, when all weights are in: let every layer lay them out for its operations."""
     with torch.no_grad():
-        for _, module in bound_modules(model):
-            module.finish()
+        for _, layer in layers_of(model):
+            layer.finish()
+            # nn.Module finds parameters and submodules by a slow detour; beside it they are plain attributes.
+            layer.__dict__.update(layer.named_children())
+            layer.__dict__.update(layer.named_parameters(recurse=False))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from octavo.models.load import WeightsMismatch, fill_dummy, load
-from octavo.models.materialize import bound_modules
+from octavo.models.materialize import layers_of
 from octavo.models.registry import build_model
 from octavo.models.tensors import LazyTensor
 from tests.parity.conftest import Memory, random_tokens
@@ -17,8 +17,8 @@ def tensors_for(c, **changes):
     """A complete checkpoint of a model, unfused, tensor by name; `changes` replaces entries (None removes one)."""
     model = build_model(c, SETTINGS)
     found = {}
-    for _, module in bound_modules(model):
-        for weight in module.weights():
+    for _, layer in layers_of(model):
+        for weight in layer.weights():
             if weight.pieces == {weight.name}:
                 found[weight.name] = torch.randn(weight.shape)
     found.update(changes)
