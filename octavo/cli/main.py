@@ -26,6 +26,8 @@ class Command:
 
 COMMANDS = {
     "serve": Command("Serve a model over HTTP, in OpenAI's API.", "serve [MODEL] [flags]"),
+    "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
+    "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
     "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]"),
 }
 
@@ -74,11 +76,13 @@ def run(name: str, argv: list[str]) -> int:
     except (flags.CommandLineError, ConfigError, UnknownSetting, BadEnvironment, InvalidRequest) as error:
         print(f"octavo {name}: {error}", file=sys.stderr)
         return 2
-    except FileNotFoundError as error:
-        print(f"octavo {name}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         sys.stderr.close()
+        return 1
+    except Exception as error:
+        if not type(error).__module__.startswith("octavo."):
+            raise  # nobody foresaw it: the stack helps
+        print(f"octavo {name}: {error}", file=sys.stderr)
         return 1

@@ -32,11 +32,11 @@ class _Batch:
 
 
 def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False) -> Resolved:
-    """Decide every setting. `checkpoint` is the model's config.json; `offline` takes the larger step of `LLM`.
+    """Decide every setting. `checkpoint` is the model's config.json, overrides applied; `offline` takes the larger step of `LLM`.
 
     Raises `ConfigError`, which names the flag, the value and what works, and `UnsupportedModel`.
     """
-    arch = Architecture.from_config(overridden(checkpoint, asked.model.hf_overrides))
+    arch = Architecture.from_config(checkpoint)
     _refuse_unbuilt(asked)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     dtype = _dtype(asked, arch, device, reasons)
@@ -69,15 +69,6 @@ def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
     settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
     settings = _fit(asked, arch, settings, reasons)
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
-
-
-def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json with `--hf-overrides` merged in, nested objects key by key."""
-    merged = dict(config)
-    for key, value in overrides.items():
-        old = merged.get(key)
-        merged[key] = overridden(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value  # pyright: ignore
-    return merged
 
 
 def _refuse_unbuilt(asked: EngineConfig) -> None:

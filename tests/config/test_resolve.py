@@ -8,7 +8,7 @@ import pytest
 from octavo.config.architecture import UnsupportedModel
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
-from octavo.config.resolve import overridden, resolve
+from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.plan.devices import GIB, Device
 from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
@@ -117,11 +117,6 @@ def test_an_unknown_kind_of_scaling_is_an_error_not_a_guess() -> None:
     config = {**SMALL, "max_position_embeddings": 32768, "rope_scaling": {**YARN, "rope_type": "x-yarn"}}
     with pytest.raises(UnsupportedModel, match="x-yarn"):
         decide(config=config)
-
-
-def test_overrides_reach_the_decision_and_merge_key_by_key() -> None:
-    assert overridden({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}, "e": 6}) == {"a": {"b": 5, "c": 2}, "d": 3, "e": 6}
-    assert decide({"hf_overrides": {"max_position_embeddings": 1024}}).max_model_len == 1024
 
 
 def test_exact_cache_size_is_kept_to_the_byte() -> None:

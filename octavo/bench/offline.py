@@ -1,0 +1,70 @@
+"""Measures an `LLM` on workloads: greedy, no end token, no text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo.bench.workloads import Drawn, Workload, draw
+from octavo.types import RequestOutput, SamplingParams
+
+Clock = Callable[[], float]
+WARM_UP = Workload(1, 16, 4)
+PERCENTILES = (10, 25, 50, 75, 90, 99)
+
+
+class Generator(Protocol):
+    """The part of `LLM` that is measured."""
+
+    def generate(
+        self, prompts: Sequence[Mapping[str, Any]], sampling_params: Sequence[SamplingParams], use_tqdm: bool
+    ) -> Sequence[RequestOutput]: ...
+
+
+def run_once(llm: Generator, drawn: Drawn, clock: Clock = time.perf_counter) -> tuple[float, int]:
+    """Seconds, and output tokens made."""
+    prompts = [{"prompt_token_ids": list(prompt)} for prompt in drawn.prompts]
+    params = [SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=length, detokenize=False) for length in drawn.output_lens]
+    begin_s = clock()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return clock() - begin_s, sum(len(output.outputs[0].token_ids) for output in outputs)
+
+
+def throughput(llm: Generator, workload: Workload, vocab_size: int, seed: int, clock: Clock = time.perf_counter) -> dict[str, float]:
+    """All requests at once, until the last is done."""
+    drawn = draw(workload, vocab_size, seed)
+    seconds, num_output_tokens = run_once(llm, drawn, clock)
+    return {
+        "requests": workload.num_prompts,
+        "input_tokens": drawn.num_input_tokens,
+        "output_tokens": num_output_tokens,
+        "seconds": seconds,
+        "requests_per_s": workload.num_prompts / seconds,
+        "output_tokens_per_s": num_output_tokens / seconds,
+        "prompt_tokens_per_s": drawn.num_input_tokens / seconds,
+        "ms_per_output_token": seconds * 1000 * workload.num_prompts / num_output_tokens,
+    }
+
+
+def latency(
+    llm: Generator, workload: Workload, vocab_size: int, seed: int, num_iters: int, clock: Clock = time.perf_counter
+) -> dict[str, Any]:
+    """The same batch again and again: how long it takes, over the runs. Each run has prompts of its own, so that none is cached."""
+    runs = [run_once(llm, draw(workload, vocab_size, seed + number), clock)[0] for number in range(num_iters)]
+    ordered = sorted(runs)
+    percentiles = {f"p{percent}": ordered[min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))] for percent in PERCENTILES}
+    mean = sum(runs) / len(runs)
+    longest_output = workload.output_len if isinstance(workload.output_len, int) else workload.output_len[1]
+    return {
+        "requests": workload.num_prompts,
+        "runs": num_iters,
+        "mean_s": mean,
+        "percentiles_s": percentiles,
+        "ms_per_output_token": mean * 1000 / longest_output,
+    }
+
+
+def warm_up(llm: Generator, vocab_size: int) -> float:
+    """Seconds until the first tokens after the start."""
+    return run_once(llm, draw(WARM_UP, vocab_size, seed=0))[0]

@@ -1,0 +1,52 @@
+"""What makes a figure worth something: on what device, with what versions, by what command, when."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "numpy", "tokenizers", "triton")
+
+
+def circumstances(argv: list[str]) -> dict[str, Any]:
+    """To be stored beside every result."""
+    return {
+        "command": "octavo " + " ".join(argv),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(),
+        "versions": versions(),
+    }
+
+
+def device_name() -> str:
+    """The GPU where there is one, else the processor and the cores in use."""
+    import torch
+
+    from octavo.plan.devices import usable_cores
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{_processor()}, {usable_cores()} cores, {torch.get_num_threads()} threads"
+
+
+def versions() -> dict[str, str]:
+    from octavo import __version__
+
+    found = {"octavo": __version__, "python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

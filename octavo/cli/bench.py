@@ -1,0 +1,102 @@
+"""`octavo bench`: latency and throughput of a model on this machine, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from octavo.bench.workloads import CASES, Length, Workload, read_length
+from octavo.cli.flags import CommandLineError, Settings
+from octavo.config.engine import ENGINE_TOPICS
+from octavo.config.fields import ConfigError, Flag, at_least
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is measured."""
+
+    kind: Annotated[
+        Literal["latency", "throughput"] | None, Flag("latency: one batch, again and again; throughput: all requests at once")
+    ] = None
+    case: Annotated[tuple[str, ...], Flag(f"known workloads: {', '.join(CASES)}")] = ()
+    num_prompts: Annotated[int | None, Flag("requests of a free workload; default: 8 for latency, 256 for throughput")] = None
+    input_len: Annotated[str, Flag("prompt tokens of each, or a uniform range such as 100:1024")] = "128"
+    output_len: Annotated[str, Flag("output tokens of each, or a uniform range")] = "128"
+    num_iters: Annotated[int, Flag("runs of each workload, for latency")] = 10
+    workload_seed: Annotated[int, Flag("start of the random numbers that prompts are drawn from")] = 1
+    output_json: Annotated[str | None, Flag("also write the result to this file")] = None
+
+    def __post_init__(self) -> None:
+        for name in self.case:
+            if name not in CASES:
+                raise ConfigError("case", name, f"use {', '.join(CASES)}")
+        at_least("num_prompts", self.num_prompts, 1)
+        at_least("num_iters", self.num_iters, 1)
+        for name in ("input_len", "output_len"):
+            _length(name, getattr(self, name))
+
+    def workloads(self) -> dict[str, Workload]:
+        if self.case:
+            return {name: CASES[name] for name in self.case}
+        count = self.num_prompts or (8 if self.kind == "latency" else 256)
+        return {"free": Workload(count, _length("input_len", self.input_len), _length("output_len", self.output_len))}
+
+
+OPTIONS = BenchOptions
+TOPICS = ENGINE_TOPICS
+
+
+def run(settings: Settings) -> int:
+    options: BenchOptions = settings.topic(BenchOptions)
+    if options.kind is None:
+        raise CommandLineError("say what to measure: octavo bench latency, or octavo bench throughput")
+    settings.engine()
+    result = measure(options, {**settings.engine_flags(), "skip_tokenizer_init": True})
+    text = json.dumps(result)
+    print(text)
+    if options.output_json:
+        Path(options.output_json).write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
+    """Start an engine and run each workload once (throughput) or several times (latency)."""
+    from octavo.bench.offline import latency, throughput, warm_up
+    from octavo.bench.report import circumstances
+
+    begin_s = time.perf_counter()
+    from octavo.llm import LLM
+
+    imported_s = time.perf_counter()
+    llm = LLM(**flags)
+    ready_s = time.perf_counter()
+    vocab_size = llm.info["vocab_size"]
+    first_tokens_s = warm_up(llm, vocab_size)
+    results: dict[str, Any] = {}
+    for name, workload in options.workloads().items():
+        if options.kind == "latency":
+            results[name] = latency(llm, workload, vocab_size, options.workload_seed, options.num_iters)
+        else:
+            results[name] = throughput(llm, workload, vocab_size, options.workload_seed)
+        print(f"{name}: {_line(results[name])}", file=sys.stderr)
+    llm.close()
+    start = {"import_s": imported_s - begin_s, "init_s": ready_s - imported_s, "first_tokens_s": first_tokens_s}
+    return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "results": results}
+
+
+def _line(result: dict[str, Any]) -> str:
+    if "percentiles_s" in result:
+        return f"mean {result['mean_s']:.3f} s, p99 {result['percentiles_s']['p99']:.3f} s, {result['ms_per_output_token']:.2f} ms a token"
+    made, read = result["output_tokens_per_s"], result["prompt_tokens_per_s"]
+    return f"{made:.1f} output tokens/s, {read:.1f} prompt tokens/s, {result['seconds']:.2f} s"
+
+
+def _length(name: str, text: str) -> Length:
+    try:
+        return read_length(text)
+    except ValueError:
+        raise ConfigError(name, text, "a number of tokens such as 128, or a range such as 100:1024") from None

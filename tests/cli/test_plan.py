@@ -1,0 +1,66 @@
+"""`octavo plan`: from a config.json to a page and to JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import main
+from tests.plan.checkpoints import LLAMA3_8B
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA3_8B))
+    return str(tmp_path)
+
+
+def test_json_has_the_sizes(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h200", "--json", "--kv-cache-memory-bytes", "16G"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["weight_bytes"] == 16_060_522_496
+    assert plan["kv_bytes_per_token"] == 131_072
+    assert plan["kv_tokens"] == (16 << 30) // 131_072
+    assert plan["max_concurrency"] == plan["kv_tokens"] / 8192
+    assert plan["settings"]["max_model_len"] == 8192
+
+
+def test_overrides_count(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h200", "--json", "--hf-overrides.num_hidden_layers", "16"]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_bytes_per_token"] == 65_536
+
+
+def test_the_page_is_one_screen_and_says_how_to_repeat_it(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 30
+    size = text.split("--kv-cache-memory-bytes ")[1].split()[0]
+    assert main(["plan", folder, "--device", "h100", "--json", "--kv-cache-memory-bytes", size]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert f"{again['kv_tokens']:,} tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--device", "h300"], 2, "h200"),
+        (["--device", "l4", "--gpu-memory-utilization", "0.81"], 2, "longest that fits"),
+        (["--device", "t4"], 2, "weights take"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_numbers(
+    folder: str, words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", folder, *words, "--max-num-seqs", "900"]) == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "/no/such/folder"]) == 1
+    assert "/no/such/folder" in capsys.readouterr().err
+
+
+def test_an_architecture_that_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["StrangeForCausalLM"]}')
+    assert main(["plan", str(tmp_path)]) == 1
+    assert "LlamaForCausalLM" in capsys.readouterr().err
