@@ -144,7 +144,7 @@ class FrontMetrics:
         if times.first_token_time is None:
             return
         scheduled = times.arrival_time + (times.time_in_queue or 0.0)
-        self.request_prefill_time.observe(times.first_token_time - scheduled)
+        self.request_prefill_time.observe(max(0.0, times.first_token_time - scheduled))
         self.request_decode_time.observe(now_s - times.first_token_time)
         self.request_inference_time.observe(now_s - scheduled)
         if num_output_tokens > 1:

@@ -51,9 +51,9 @@ class ServerConfig:
     metrics_namespace: Annotated[
         Literal["octavo", "vllm"], Flag("prefix of the metrics' names; vllm keeps dashboards and autoscalers made for it")
     ] = "octavo"
-    max_num_queued_reqs: Annotated[int | None, Flag("requests that may wait; one more is answered with 503 and Retry-After")] = None
+    max_num_queued_reqs: Annotated[int | None, Flag("requests that may wait; one more is answered with 429 and Retry-After")] = None
     max_num_queued_tokens: Annotated[
-        int | None, Flag("prompt tokens that may wait; a request beyond is answered with 503 and Retry-After")
+        int | None, Flag("prompt tokens that may wait; a request beyond is answered with 429 and Retry-After")
     ] = None
     shutdown_timeout: Annotated[float, Flag("seconds that running requests have to finish after SIGTERM")] = 30.0
 

@@ -101,7 +101,10 @@ class Call:
         if template is None:
             template = self._templates[index] = sse.TextTemplate(lambda text: self._chunk(self.shape.plain_delta(index, text)))
             if (opening := self.shape.opening(index)) is not None:
-                yield sse.event(self._chunk(opening, running_usage))
+                chunk = self._chunk(opening, running_usage)
+                if self.body.return_token_ids:
+                    chunk.prompt_token_ids = list(self.requests[place].prompt_token_ids)
+                yield sse.event(chunk)
         if not running_usage and self.shape.plain(one):
             if one.text:
                 yield template.event(one.text)

@@ -48,6 +48,8 @@ def _check_chat(body: ChatBody) -> None:
         raise ApiError(400, "`functions` are not supported by this server.", param="functions")
     if body.modalities not in (None, ["text"]):
         raise ApiError(400, '`modalities` can only be ["text"].', param="modalities")
+    if body.stream and body.prompt_logprobs is not None:
+        raise ApiError(400, "`prompt_logprobs` are not given in a stream of a chat.", param="prompt_logprobs")
     if body.echo:
         raise ApiError(400, "`echo` is not supported in chats.", param="echo")
 

@@ -171,7 +171,7 @@ async def merged(streams: Sequence[AsyncGenerator[RequestOutput]]) -> AsyncGener
             async with asyncio.TaskGroup() as group:
                 for place, stream in enumerate(streams):
                     group.create_task(pump(place, stream))
-        except* Exception as failures:
+        except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
             queue.put_nowait(None)

@@ -65,7 +65,7 @@ def _template(front: Front, body: ChatBody) -> ChatTemplate:
             message = "`chat_template` in a request needs the server's flag --trust-request-chat-template."
             raise ApiError(400, message, param="chat_template")
         own = front.model.template
-        return ChatTemplate(body.chat_template, own.special_tokens if own else None)
+        return ChatTemplate(body.chat_template, own.special_tokens if own else None, front.config.chat_template_content_format)
     if front.model.template is None:
         message = "This model has no chat template; start the server with --chat-template, or use /v1/completions."
         raise ApiError(400, message, param="messages")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
@@ -22,10 +22,19 @@ MARK = "\U0010fffd\U0010fffc"
 
 
 class ChatTemplate:
-    """A compiled template. Raises `InvalidRequest` for a source that cannot be compiled and for messages that cannot be rendered."""
+    """A compiled template. Raises `InvalidRequest` for a source that cannot be compiled and for messages that cannot be rendered.
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+    `content_format` says what it gets as content: one text ("string"), a list of parts ("openai"), or what its source shows that it knows.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        content_format: Literal["auto", "string", "openai"] = "auto",
+    ) -> None:
         self.source = source
+        self._content_format = content_format
         self.special_tokens = dict(special_tokens or {})
         try:
             self._tree = ENVIRONMENT.parse(source)
@@ -85,6 +94,8 @@ class ChatTemplate:
     @cached_property
     def _knows_parts(self) -> bool:
         """Whether the template walks through a message's content part by part."""
+        if self._content_format != "auto":
+            return self._content_format == "openai"
         names = {"content"}  # as macros call their parameter
         for assignment in self._tree.find_all(nodes.Assign):
             if isinstance(assignment.target, nodes.Name) and _is_content(assignment.node, names):
@@ -93,6 +104,8 @@ class ChatTemplate:
 
     @cached_property
     def _knows_strings(self) -> bool:
+        if self._content_format != "auto":
+            return self._content_format == "string"
         return not self._knows_parts or any(test.name == "string" for test in self._tree.find_all(nodes.Test))
 
 

@@ -171,6 +171,8 @@ async def test_a_bad_field_is_named(name: str, value: Any) -> None:
         (CHAT, {"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
         (CHAT, {"messages": HELLO, "modalities": ["audio"]}, "modalities"),
         (CHAT, {"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),
+        (CHAT, {"messages": HELLO, "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (CHAT, {"messages": HELLO, "echo": True}, "echo"),
         (CHAT, {"messages": HELLO, "continue_final_message": True}, "continue_final_message"),
         (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{a:"}}]}]}, "messages[0].tool_calls[0]"),
     ],

@@ -198,10 +198,13 @@ async def test_a_failure_in_the_middle_is_an_error_event_and_the_end() -> None:
 
 
 async def test_a_failure_before_the_first_event_has_its_own_status() -> None:
-    async with client(Script(die_after=0)) as api:
-        response = await api.post("/v1/completions", {"prompt": "a", "stream": True})
-        assert response.status_code == 503
-        assert "the engine dies" in response.json()["error"]["message"]
+    for prompt in ("a", ["a", "b", "c"]):
+        for stream in (True, False):
+            async with client(Script(die_after=0)) as api:
+                response = await api.post("/v1/completions", {"prompt": prompt, "stream": stream})
+                assert response.status_code == 503
+                assert "the engine dies" in response.json()["error"]["message"]
+                assert not api.front.running
 
 
 async def test_stop_strings_end_one_choice_and_not_the_others() -> None:

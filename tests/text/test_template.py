@@ -50,6 +50,13 @@ def test_content_comes_in_the_form_that_the_template_knows(source: str, content:
     assert ChatTemplate(source).render(user(content)) == text
 
 
+@pytest.mark.parametrize("content", ["15C", parts("15C")])
+def test_the_form_of_content_can_be_ordered(content: Any) -> None:
+    shown = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    assert ChatTemplate(shown, content_format="string").render(user(content)) == '"15C"'
+    assert ChatTemplate(shown, content_format="openai").render(user(content)) == '[{"type": "text", "text": "15C"}]'
+
+
 def test_splitting_a_text_is_not_walking_through_parts() -> None:
     source = "{% for m in messages %}{% for line in m.content.split('|') %}({{ line }}){% endfor %}{% endfor %}"
     assert ChatTemplate(source).render(user(parts("a|b"))) == "(a)(b)"
