@@ -51,6 +51,7 @@ class Tokenizer:
         self.eos_token_ids = tuple(dict.fromkeys((*first, *extra_eos_token_ids)))  # ids that end a text, the main one first
         self.added = core.get_added_tokens_decoder()  # id -> AddedToken
         self.special_ids = frozenset(number for number, token in self.added.items() if token.special)
+        self._bytes: dict[int, bytes] = {}
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -74,7 +75,14 @@ class Tokenizer:
         """The bytes that a token adds to a text; empty for an id without a token.
 
         Their concatenation is the UTF-8 of the decoded text, but for the one leading space that `strips_leading_space` speaks of.
+        Each is worked out once: streams ask for every token.
         """
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._work_out_bytes(token_id)
+        return data
+
+    def _work_out_bytes(self, token_id: int) -> bytes:
         token = self.id_to_token(token_id)
         if token is None:
             return b""
