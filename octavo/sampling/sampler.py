@@ -70,9 +70,14 @@ class Sampler:
 
     def recipe(self, plan: Plan, held: Mapping[int, HeldRow]) -> Recipe:
         """What the step of `plan` has to do, from the parameters of the rows it samples."""
-        sampled = [held[piece.row] for piece in plan.slices if piece.sample for _ in range(1 + piece.drafts)]
+        sampled: list[HeldRow] = []
+        wanted: set[Filler] = set()
+        for piece in plan.slices:
+            if piece.sample:
+                h = held[piece.row]
+                sampled += (h,) * (1 + piece.drafts)
+                wanted.update(h.wanted)
         rows = tuple(h.admission.row for h in sampled)
-        wanted = {filler for h in sampled for filler in h.wanted}
         asked: dict[int, list[int]] = {}
         for i, h in enumerate(sampled):
             k = h.admission.params.logprobs
@@ -98,39 +103,48 @@ class Sampler:
     ) -> Sampled:
         """Sample from `logits` [N, width >= vocab_size], which may be overwritten. `masks` are those of grammars."""
         logits = logits[:, : self.vocab_size].float()  # [N, vocab]
-        view = View(rows, batch.sample_rows, batch.positions[batch.sample_at] + 1, recipe.rows)
         raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
-
         if masks is not None:
             logits = mask_tokens(logits, masks)
-        for stage, at in recipe.stages:
-            if at is None:
-                logits = stage.apply(logits, view)
+        if recipe.stages or recipe.random:
+            tokens, peaks = self._process(logits, View(rows, batch.sample_rows, batch.positions[batch.sample_at] + 1, recipe.rows), recipe)
+        else:
+            tokens, peaks = best(logits)
+        scores = tuple((at, score(part, tokens[_index(at, part)], k)) for k, at, part in raw)
+        return Sampled(batch.sample_rows, tokens[:, None], peaks, scores=scores)
+
+    def _process(self, logits: torch.Tensor, view: View, recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens [N] and largest processed logits [N], through the stages of the recipe."""
+        parts = [(stage, *_part(view, at)) for stage, at in recipe.stages]
+        for stage, index, part in parts:
+            if index is None:
+                logits = stage.apply(logits, part)
             else:
-                index = _index(at, logits)
-                logits = logits.index_copy(0, index, stage.apply(logits[index], view.select(at, index)))
+                logits = logits.index_copy(0, index, stage.apply(logits[index], part))
         tokens, peaks = best(logits)
         if recipe.random:
             tokens = self._draw_random(logits, tokens, peaks, view, recipe)
-        for stage, at in recipe.stages:
-            if at is None:
-                stage.update(view, tokens)
-            else:
-                index = _index(at, logits)
-                stage.update(view.select(at, index), tokens[index])
-        scores = tuple((at, score(part, tokens[_index(at, part)], k)) for k, at, part in raw)
-        return Sampled(batch.sample_rows, tokens[:, None], peaks, scores=scores)
+        for stage, index, part in parts:
+            stage.update(part, tokens if index is None else tokens[index])
+        return tokens, peaks
 
     def _draw_random(
         self, logits: torch.Tensor, tokens: torch.Tensor, peaks: torch.Tensor, view: View, recipe: Recipe
     ) -> torch.Tensor:
         """The tokens with those of the random rows drawn."""
-        if recipe.random_at is None:
+        index, part = _part(view, recipe.random_at)
+        if index is None:
             drawn = self._draw(logits, peaks, view, recipe.truncation)
             return torch.where(view.column("temperature") > 0, drawn, tokens)
-        index = _index(recipe.random_at, logits)
-        drawn = self._draw(logits[index], peaks[index], view.select(recipe.random_at, index), recipe.truncation)
-        return tokens.index_copy(0, index, drawn)
+        return tokens.index_copy(0, index, self._draw(logits[index], peaks[index], part, recipe.truncation))
+
+
+def _part(view: View, at: At) -> tuple[torch.Tensor | None, View]:
+    """What a part of the positions sees, and where they are; the index of all of them is None."""
+    if at is None:
+        return None, view
+    index = _index(at, view.rows)
+    return index, view.select(at, index)
 
 
 def _index(at: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.core.plan import Admission
-from octavo.sampling.draw import Draw, Truncation, _draw_on_device, _draw_on_host
+from octavo.sampling.draw import Draw, Truncation, _draw_on_device, _draw_on_host, _weights
 from octavo.sampling.stage import View
 from octavo.sampling.truncate import threshold_of, thresholds
 from octavo.types import SamplingParams
@@ -81,10 +81,10 @@ def test_host_and_device_draw_the_same_tokens(seed, vocab):
     logits = torch.from_numpy(rng.normal(size=(5, vocab)).astype(np.float32) * 3)
     logits[:, rng.integers(0, vocab, vocab // 3)] = -torch.inf
     logits[:, int(rng.integers(0, vocab))] = 1.0
-    peaks = logits.amax(-1)
     view = View(Store(many), torch.arange(5), torch.arange(5), tuple(range(5)))
+    weights = _weights(logits, logits.amax(-1), view)
     for numbers in (torch.from_numpy(rng.random(5)), torch.zeros(5).double(), torch.full((5,), 1 - 2.0**-52, dtype=torch.float64)):
-        host = _draw_on_host(logits, peaks, view, numbers)
-        device = _draw_on_device(logits, peaks, view, numbers, Truncation(True, True, True))
+        host = _draw_on_host(weights, view, numbers)
+        device = _draw_on_device(weights, view, numbers, Truncation(True, True, True))
         assert host.tolist() == device.tolist()
         assert torch.isfinite(logits[torch.arange(5), host]).all()
