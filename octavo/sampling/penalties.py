@@ -16,9 +16,11 @@ from octavo.core.plan import Admission
 from octavo.sampling.stage import Column, Place, View
 from octavo.types import SamplingParams
 
+_ONCE = 2  # what one occurrence in the output adds to `seen`; the lowest bit marks the prompt's tokens
+
 
 class Penalties:
-    """Counts of the output's tokens and marks of the prompt's, a slot each."""
+    """Keeps what was seen in one vector a slot: twice the number of occurrences in the output, plus one for tokens of the prompt."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -26,8 +28,7 @@ class Penalties:
             Column("repetition", default=1.0),
             Column("frequency"),
             Column("presence"),
-            Column("output_counts", (vocab_size,), torch.int32, place=Place.SLOT),
-            Column("in_prompt", (vocab_size,), torch.bool, place=Place.SLOT),
+            Column("seen", (vocab_size,), torch.int32, place=Place.SLOT),
         )
 
     def wants(self, params: SamplingParams) -> bool:
@@ -38,26 +39,43 @@ class Penalties:
         params = admission.params
         tokens = np.array(admission.tokens)
         prompt, output = tokens[: admission.num_prompt_tokens], tokens[admission.num_prompt_tokens :]
-        in_prompt = np.zeros(self._vocab_size, bool)
-        in_prompt[prompt[prompt < self._vocab_size]] = True
+        seen = _ONCE * np.bincount(output[output < self._vocab_size], minlength=self._vocab_size)
+        seen[prompt[prompt < self._vocab_size]] |= 1
         return {
             "repetition": params.repetition_penalty,
             "frequency": params.frequency_penalty,
             "presence": params.presence_penalty,
-            "output_counts": np.bincount(output[output < self._vocab_size], minlength=self._vocab_size),
-            "in_prompt": in_prompt,
+            "seen": seen,
         }
 
     def apply(self, logits: torch.Tensor, view: View) -> torch.Tensor:
-        counts = view.pool("output_counts")  # [N, vocab]
-        in_output = counts > 0
-        repetition = torch.where(view.pool("in_prompt") | in_output, view.column("repetition")[:, None], 1.0)
-        logits = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits -= view.column("frequency")[:, None] * counts
-        logits -= view.column("presence")[:, None] * in_output
-        return logits
+        if logits.device.type == "cpu":
+            return _apply_on_host(logits, view)
+        return apply_dense(logits, view)
 
     def update(self, view: View, tokens: torch.Tensor) -> None:
         slots = view.slots
-        ones = (slots > 0).to(torch.int32)  # slot 0 is everybody's default and stays clean
-        view.source.pools["output_counts"].index_put_((slots, tokens), ones, accumulate=True)
+        once = (slots > 0).to(torch.int32) * _ONCE  # slot 0 is everybody's default and stays clean
+        view.source.pools["seen"].index_put_((slots, tokens), once, accumulate=True)
+
+
+def apply_dense(logits: torch.Tensor, view: View) -> torch.Tensor:
+    """Over the whole vocabulary, with fixed shapes. [N, vocab]."""
+    seen = view.pool("seen")  # [N, vocab]
+    repetition = torch.where(seen > 0, view.column("repetition")[:, None], 1.0)
+    logits = torch.where(logits > 0, logits / repetition, logits * repetition)
+    logits -= view.column("frequency")[:, None] * (seen // _ONCE)
+    logits -= view.column("presence")[:, None] * (seen >= _ONCE)
+    return logits
+
+
+def _apply_on_host(logits: torch.Tensor, view: View) -> torch.Tensor:
+    """Only at the tokens that were seen, which are few. In place."""
+    pool = view.source.pools["seen"].numpy()
+    settings = zip(*(view.column(name).tolist() for name in ("repetition", "frequency", "presence")), strict=True)
+    for row, slot, (repetition, frequency, presence) in zip(logits.numpy(), view.slots.tolist(), settings, strict=True):
+        at = np.flatnonzero(pool[slot])
+        values, times = row[at], pool[slot][at] // _ONCE
+        values = np.where(values > 0, values / np.float32(repetition), values * np.float32(repetition))
+        row[at] = values - np.float32(frequency) * times.astype(np.float32) - np.float32(presence) * (times > 0)
+    return logits

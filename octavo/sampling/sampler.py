@@ -30,7 +30,7 @@ from octavo.sampling.logprobs import score
 from octavo.sampling.min_tokens import MinTokens
 from octavo.sampling.penalties import Penalties
 from octavo.sampling.sampled import Sampled
-from octavo.sampling.stage import Columns, Filler, Stage, View
+from octavo.sampling.stage import Columns, Filler, Place, Stage, View
 
 At = tuple[int, ...] | None  # which of the N sampled positions; None: all
 
@@ -45,6 +45,13 @@ class Recipe:
     random_at: At = None
     truncation: Truncation = NO_TRUNCATION
     logprobs: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (k, positions)
+
+    def everywhere(self) -> Recipe | None:
+        """The same work at all positions alike, the default columns leaving rows as they are: what a graph can capture once and replay
+        for any rows, and its key. None if this recipe cannot be captured."""
+        if self.logprobs or any(column.place is Place.RAGGED for stage, _ in self.stages for column in stage.columns):
+            return None
+        return Recipe((), tuple((stage, None) for stage, _ in self.stages), self.random, None, self.truncation)
 
 
 class HeldRow(Protocol):

@@ -103,11 +103,6 @@ class View:
         return View(self.source, self.rows[index], self.positions[index], tuple(self.host_rows[i] for i in at))
 
 
-def wants_slot(stages: Sequence[Filler], params: SamplingParams) -> bool:
-    """Whether a sequence needs a slot of the vocabulary-wide pool: what the scheduler's limit asks before it admits."""
-    return any(column.place is Place.SLOT for stage in stages for column in stage.columns if stage.wants(params))
-
-
 def load_stage(name: str, vocab_size: int) -> Stage:
     """The user's own stage, given as `package.module:Class` or `package.module.Class`; called with the vocabulary's size.
 

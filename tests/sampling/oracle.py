@@ -34,7 +34,7 @@ def processed(logits, params: SamplingParams, prompt, output) -> np.ndarray:
         if token < vocab:
             r = params.repetition_penalty
             x[token] = x[token] / r if x[token] > 0 else x[token] * r
-    for token in set(output):
+    for token in {token for token in output if token < vocab}:
         x[token] -= params.frequency_penalty * list(output).count(token) + params.presence_penalty
     return x
 
