@@ -107,6 +107,9 @@ class Choice:
     backend: AttentionBackend
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def __str__(self) -> str:
+        return self.backend.name + "".join(f"; not {name}: {reason}" for name, reason in self.refused.items())
+
 
 def choose(candidates: Iterable[AttentionBackend], needs: Needs) -> Choice:
     """The first candidate that serves the needs. Raises ValueError with every reason when none does."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 
 import torch
 
-from octavo.attention.backend import AttentionBackend, Needs
+from octavo.attention.backend import Choice, Needs
 from octavo.attention.registry import backend_for
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
@@ -21,6 +22,8 @@ from octavo.parallel.stages import stage
 from octavo.quant.none import Plain
 from octavo.quant.scheme import Scheme
 from octavo.registry import Registry
+
+log = logging.getLogger(__name__)
 
 LAYERS = Registry(
     "model family",
@@ -54,13 +57,15 @@ def build_model(
     `scheme` gives the quantisation scheme of a linear layer by its path. Raises ValueError when no attention backend fits.
     """
     device = torch.device(settings.device)
+    attention = choose_attention(architecture, settings)
+    log.info("attention by %s", attention)
     model = CausalLM(architecture, stage(architecture.num_layers, mesh.pp.rank, mesh.pp.size), LAYERS.load(architecture.family))
     env = Env(
         device=device,
         dtype=getattr(torch, settings.dtype),
         kv_dtype=settings.kv_dtype,
         ops=choose_ops(device.type, settings.optimization_level),
-        attention=choose_attention(architecture, settings),
+        attention=attention.backend,
         mesh=mesh,
         scheme=scheme,
         rope_table=functools.cache(lambda rope: rope_table(rope, settings.max_model_len, device)),
@@ -78,13 +83,21 @@ def attention_needs(architecture: Architecture, settings: Resolved) -> Needs:
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         softcap=architecture.attention_softcap is not None,
-        sm=10 * torch.cuda.get_device_capability(device)[0] + torch.cuda.get_device_capability(device)[1] if device.type == "cuda" else 0,
+        sm=_compute_capability(device),
         drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
     )
 
 
-def choose_attention(architecture: Architecture, settings: Resolved) -> AttentionBackend:
+def _compute_capability(device: torch.device) -> int:
+    """90 for 9.0; 0 where it means nothing."""
+    if device.type != "cuda":
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def choose_attention(architecture: Architecture, settings: Resolved) -> Choice:
     asked = settings.attention_backend
     if asked == "auto" and settings.optimization_level == 0:
         asked = "reference"
-    return backend_for(asked, attention_needs(architecture, settings)).backend
+    return backend_for(asked, attention_needs(architecture, settings))

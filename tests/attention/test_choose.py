@@ -42,6 +42,7 @@ def test_the_first_that_fits_is_taken_and_the_others_reasons_are_kept():
     choice = choose([a, b, c], NEEDS)
     assert choice.backend is b
     assert list(choice.refused) == ["a"]
+    assert str(choice) == f"b; not a: {choice.refused['a']}"
 
 
 def test_when_none_fits_every_reason_is_told():

@@ -13,14 +13,14 @@ def lazy(tensor):
     return LazyTensor(tuple(tensor.shape), "F32", tensor.numpy().reshape(-1).view("uint8"))
 
 
-def tensors_for(c, **changes):
-    """A complete checkpoint of a model, unfused, tensor by name; `changes` replaces entries (None removes one)."""
+def tensors_for(c, scale=1.0, **changes):
+    """A complete random checkpoint of a model, unfused, tensor by name; `changes` replaces entries (None removes one)."""
     model = build_model(c, SETTINGS)
     found = {}
     for _, layer in layers_of(model):
         for weight in layer.weights():
             if weight.pieces == {weight.name}:
-                found[weight.name] = torch.randn(weight.shape)
+                found[weight.name] = scale * torch.randn(weight.shape)
     found.update(changes)
     return {name: lazy(tensor) for name, tensor in found.items() if tensor is not None}
 
