@@ -38,7 +38,9 @@ def build(num_sequences: int, num_steps: int, depth: int, hybrid: bool, caching:
     layout = lay_out(specs, settings.block_size, spec.token_bytes * len(specs) * num_sequences * (max_model_len + settings.block_size))
     scheduler = Scheduler(settings, KVCache(layout, caching))
     params = SamplingParams(max_tokens=None, eos_token_ids=(2,))
-    scheduler.add([Request(str(i), (i % 1000 + 3,) * PROMPT_TOKENS, params) for i in range(num_sequences)])
+    # Lengths are spread over a block, so that blocks fill evenly over the steps.
+    lengths = [PROMPT_TOKENS - i % settings.block_size for i in range(num_sequences)]
+    scheduler.add([Request(str(i), (i % 30_000 + 3,) * length, params) for i, length in enumerate(lengths)])
     return scheduler
 
 
