@@ -193,7 +193,8 @@ class KVCache:
             for number, (units, table) in enumerate(zip(self._units, seq.blocks)):
                 for i in range(max(seq.registered // units, seq.dropped[number]), target // units):
                     prefix = chain[(i + 1) * units - 1]
-                    if prefix.blocks[number] < 0 and pool.keep(table[i], number, prefix):
+                    if prefix.blocks[number] < 0:
+                        pool.keep(table[i], number, prefix)
                         new.append(table[i])
                         self.misses.note(prefix)
             if target > seq.registered:

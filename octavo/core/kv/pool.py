@@ -59,14 +59,12 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def keep(self, block: int, group: int, prefix: Prefix) -> bool:
-        """The used block now holds the last block of `prefix` in `group` and can be found there; False if it holds something already."""
-        if block in self._content:
-            return False
+    def keep(self, block: int, group: int, prefix: Prefix) -> None:
+        """The used block now holds the last block of `prefix` in `group` and can be found there."""
         assert prefix.blocks[group] < 0
+        assert block not in self._content
         prefix.blocks[group] = block
         self._content[block] = (group, prefix)
-        return True
 
     def forget(self, block: int) -> None:
         """The block's content is not to be found any more (a failed step, a reset)."""
