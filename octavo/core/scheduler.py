@@ -37,6 +37,7 @@ class Step:
     admitted: list[Admission] = field(default_factory=list[Admission])
     grown: list[Growth] = field(default_factory=list[Growth])
     preempted: bool = False
+    decodes_first: bool = True
 
     def spend(self, n: int) -> None:
         """Account for `n` sequences that decode one token each."""
@@ -154,6 +155,10 @@ class Scheduler:
         self._unseen.clear()
         step = self._open()
         self._continue_running(step)
+        if not step.slices and not self.flight:
+            # Every decode waits for blocks of those before it, and these yielded their tokens to the decodes: the blocks come first.
+            step.decodes_first = False
+            self._continue_running(step)
         if len(self.waiting) and not step.preempted:
             self._admit_waiting(step, now_s)
         return self._close(step) if step.slices else None
@@ -193,7 +198,7 @@ class Scheduler:
                 return 0
             return min(1 + seq.drafts, seq.bound - seq.planned, step.left)
         want = seq.fed - seq.planned
-        n = self._clip(seq, min(want, step.left - self._set_aside(seq)))
+        n = self._clip(seq, max(0, min(want, step.left - (self._set_aside(seq) if step.decodes_first else 0))))
         if n == want and step.samples == 0:
             return 0
         return n
