@@ -40,8 +40,6 @@ class EngineLoop:
         self.clock = clock
         self.depth = depth
         self.flight: deque[tuple[Plan, StepFuture]] = deque()
-        self.num_steps = 0
-        self.num_failed_steps = 0
         self.step_ended_at_s = clock()
         self.stopping = False
 
@@ -103,14 +101,12 @@ class EngineLoop:
             self._failed(plan, error)
             return
         now_s = self.clock()
-        self.num_steps += 1
         self.step_ended_at_s = now_s
         self.outbox.send(self.scheduler.commit(plan, output, now_s))
 
     def _failed(self, plan: Plan, error: Exception) -> None:
         """A step raised: its sequences end with the reason, all others go on."""
         log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
-        self.num_failed_steps += 1
         self.step_ended_at_s = self.clock()
         self.outbox.send(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
@@ -125,8 +121,6 @@ class EngineLoop:
         """Gauges and counters as plain data; `EngineStats` on the front's side gives them names."""
         return {
             **self.scheduler.stats(),
-            "num_steps": self.num_steps,
-            "num_failed_steps": self.num_failed_steps,
             "steps_ended_at_s": self.step_ended_at_s,
             "now_s": self.clock(),
         }

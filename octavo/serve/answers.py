@@ -67,7 +67,6 @@ class Call:
         outputs: dict[int, RequestOutput] = {}
         async with aclosing(self._outputs()) as stream:
             async for place, output in stream:
-                self._count(place, output)
                 outputs[place] = output
         choices = [
             self.shape.choice(self._index(place, one), place, outputs[place], one)
@@ -89,7 +88,6 @@ class Call:
         with_usage = bool(options and options.include_usage) or self.front.config.enable_force_include_usage
         async with aclosing(self._outputs()) as stream:
             async for place, output in stream:
-                self._count(place, output)
                 news = b"".join(chunk for one in output.outputs for chunk in self._chunks(place, output, one, running_usage))
                 if news:
                     yield news
@@ -113,8 +111,12 @@ class Call:
         elif (delta := self.shape.delta(index, place, output, one)) is not None:
             yield sse.event(self._chunk(delta, running_usage))
 
-    def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
-        return merged([self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)])
+    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
+        streams = [self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
+        async with aclosing(merged(streams)) as stream:
+            async for place, output in stream:
+                self._count(place, output)
+                yield place, output
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

@@ -1,4 +1,4 @@
-"""From what a caller gives (text or token ids, sampling parameters) to a checked `Request`. The one door, for `LLM` and the server alike."""
+"""From what a caller gives (text or token ids, sampling parameters) to a checked `Request`: one door for `LLM` and the server."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ class Intake:
             raise InvalidRequest(
                 "max_tokens",
                 params.max_tokens,
-                f"this model's maximum context length is {self.max_model_len} tokens; the prompt has {num_tokens}, so at most {room} can follow",
+                f"this model's maximum context length is {self.max_model_len} tokens; the prompt has {num_tokens}, "
+                f"so at most {room} can follow",
             )
 
     def _completed(self, params: SamplingParams, num_tokens: int) -> SamplingParams:

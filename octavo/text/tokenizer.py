@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -100,6 +99,13 @@ class Tokenizer:
         """One more than the highest id. A model's embedding may have more rows, or fewer."""
         return max(self.core.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
+    @cached_property
+    def special_tokens(self) -> dict[str, str]:
+        """The texts of the named special tokens that the model has, under the names that chat templates use."""
+        ids = {"bos_token": self.bos_token_id, "eos_token": self.eos_token_id, "pad_token": self.pad_token_id}
+        texts = {name: self.id_to_token(token_id) for name, token_id in ids.items() if token_id is not None}
+        return {name: text for name, text in texts.items() if text is not None}
+
     @property
     def chat_template(self) -> str | None:
         return self.chat_templates.get("default")
@@ -146,8 +152,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         token = token.get("content") if isinstance(token, dict) else token
         return core.token_to_id(token) if isinstance(token, str) else None
 
-    _add_tokens(core, settings.get("added_tokens_decoder"))
-    # add_bos_token and add_eos_token are for classes that build a tokeniser; tokenizer.json itself says what goes around a text.
     return Tokenizer(
         core,
         bos_token_id=token_id("bos_token"),
@@ -155,17 +159,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         pad_token_id=token_id("pad_token"),
         chat_templates=_chat_templates(folder, settings),
     )
-
-
-def _add_tokens(core: Core, listed: Any) -> None:
-    """Tokens that only tokenizer_config.json knows of, or knows to be special."""
-    entries = sorted(listed.items(), key=lambda entry: int(entry[0])) if isinstance(listed, dict) else []
-    known = core.get_added_tokens_decoder()
-    for number, entry in entries:
-        special, old = bool(entry.get("special")), known.get(int(number))
-        if old is None or old.special != special:
-            flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-            core.add_tokens([AddedToken(entry["content"], special=special, **flags)])
 
 
 def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

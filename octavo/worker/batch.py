@@ -11,77 +11,97 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from octavo.config.resolved import Resolved
 from octavo.context import Batch
-from octavo.core.plan import Plan
+from octavo.core.plan import Plan, Slice
 from octavo.worker.rows import Rows
 
-
-class Buffers:
-    """Static device memory for one batch at a time, and one pinned host twin that a step's host-known numbers travel in."""
-
-    def __init__(self, max_tokens: int, max_slices: int, num_groups: int, device: torch.device) -> None:
-        self.max_tokens, self.max_slices = max_tokens, max_slices
-        # One int64 transfer a step: [slice of token | host token or -1] per token, then [row, count, sample_at] per slice.
-        self.num_words = 2 * max_tokens + 4 * max_slices + 1
-        self.host = torch.empty(self.num_words, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self.staged = torch.empty(self.num_words, dtype=torch.int64, device=device)
-        self.tokens = torch.zeros(max_tokens, dtype=torch.int64, device=device)
-        self.positions = torch.zeros(max_tokens, dtype=torch.int64, device=device)
-        self.slots = torch.full((num_groups, max_tokens), -1, dtype=torch.int64, device=device)
-        self.lengths = torch.zeros(max_slices, dtype=torch.int32, device=device)
-        self.starts = torch.zeros(max_slices + 1, dtype=torch.int32, device=device)
-        self.rows = torch.zeros(max_slices, dtype=torch.int32, device=device)
+FED_BY_ROW = -1  # in place of a token's value: the row holds it
 
 
-def build(plan: Plan, rows: Rows, buffers: Buffers, block_tokens: Sequence[int]) -> Batch:
-    """The batch of `plan` over the rows after `rows.apply(plan)`. `block_tokens[g]` is the block size of KV group g."""
-    slices = plan.slices
-    num_slices = len(slices)
-    counts = np.fromiter((piece.count for piece in slices), dtype=np.int64, count=num_slices)
-    row_ids = np.fromiter((piece.row for piece in slices), dtype=np.int64, count=num_slices)
-    starts = np.zeros(num_slices + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    num_tokens = int(starts[-1])
-    fed = np.full(num_tokens, -1, dtype=np.int64)  # -1: the row feeds it
-    for piece, start in zip(slices, starts):
-        if piece.tokens:
-            fed[start : start + len(piece.tokens)] = piece.tokens
-    sampled = [index for index, piece in enumerate(slices) if piece.sample]
+class BatchBuilder:
+    """Owns the static buffers of one worker. `build` overwrites what the last call returned."""
 
-    host = buffers.host.numpy()
-    words = [np.repeat(np.arange(num_slices), counts), fed, row_ids, starts, starts[1:][sampled] - 1, row_ids[sampled]]
-    ends = np.cumsum([len(part) for part in words])
-    for part, end in zip(words, ends):
-        host[end - len(part) : end] = part
-    staged = buffers.staged[: ends[-1]]
-    staged.copy_(buffers.host[: ends[-1]], non_blocking=True)
-    owner, fed_d, row_d, starts_d, sample_at, sample_rows = staged.split([len(part) for part in words])
+    def __init__(self, settings: Resolved, block_tokens: Sequence[int], device: torch.device) -> None:
+        max_tokens, max_slices = settings.max_num_batched_tokens, settings.max_num_seqs
+        self._block_tokens = tuple(block_tokens)  # per KV group
+        self._device = device
+        # Everything the host knows travels in one copy: [owner, fed token] a token, then [row, start, sampled position, sampled row].
+        num_words = 2 * max_tokens + 4 * max_slices + 1
+        num_hosts = settings.overlap_depth + 2 if device.type == "cuda" else 1  # a pinned buffer is not touched while its copy may run
+        self._hosts = [torch.empty(num_words, dtype=torch.int64, pin_memory=device.type == "cuda") for _ in range(num_hosts)]
+        self._next_host = 0
+        self._staged = torch.empty(num_words, dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(max_tokens, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(max_tokens, dtype=torch.int64, device=device)
+        self._slots = torch.full((len(self._block_tokens), max_tokens), -1, dtype=torch.int64, device=device)
+        self._lengths = torch.zeros(max_slices, dtype=torch.int32, device=device)
+        self._starts = torch.zeros(max_slices + 1, dtype=torch.int32, device=device)
+        self._rows = torch.zeros(max_slices, dtype=torch.int32, device=device)
+        self._offsets = torch.arange(max_tokens, device=device)
+        self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
-    token_rows = row_d[owner]  # [T]
-    offset = torch.arange(num_tokens, device=staged.device) - starts_d[owner]  # [T] within its slice
-    positions = torch.add(rows.computed[token_rows], offset, out=buffers.positions[:num_tokens])
-    tokens = torch.where(fed_d >= 0, fed_d, rows.feed(token_rows, offset))
-    buffers.tokens[:num_tokens] = tokens
-    valid = (fed_d >= 0) | (offset <= rows.num_drafts[token_rows])
-    for group, tokens_a_block in enumerate(block_tokens):
-        block = rows.block_tables[group][token_rows, positions // tokens_a_block]  # [T]
-        slot = block.to(torch.int64) * tokens_a_block + positions % tokens_a_block
-        buffers.slots[group, :num_tokens] = torch.where(valid, slot, -1)
-    buffers.starts[: num_slices + 1] = starts_d
-    buffers.rows[:num_slices] = row_d
-    buffers.lengths[:num_slices] = rows.computed[row_d] + (starts_d[1:] - starts_d[:-1])
-    max_length = max((rows.bound[piece.row] + piece.count for piece in slices), default=0)
-    return Batch(
-        tokens=buffers.tokens[:num_tokens],
-        positions=positions,
-        starts=buffers.starts[: num_slices + 1],
-        lengths=buffers.lengths[:num_slices],
-        rows=buffers.rows[:num_slices],
-        slots=buffers.slots[:, :num_tokens],
-        sample_at=sample_at,
-        sample_rows=sample_rows,
-        num_tokens=num_tokens,
-        num_slices=num_slices,
-        max_count=int(counts.max(initial=0)),
-        max_length=max_length,
-    )
+    def build(self, plan: Plan, rows: Rows) -> Batch:
+        """The batch of `plan`; the plan's news must have been applied to the rows."""
+        slices = plan.slices
+        num_slices = len(slices)
+        for admission in plan.admitted:
+            self._bounds[admission.row] = admission.computed
+        max_length = max_count = 0
+        for piece in slices:
+            bound = self._bounds[piece.row] = self._bounds[piece.row] + piece.count
+            max_length, max_count = max(max_length, bound), max(max_count, piece.count)
+
+        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices)
+        num_tokens = owner.numel()
+        token_rows = row[owner]  # [T]
+        offset = self._offsets[:num_tokens] - starts[owner]  # [T] within its slice
+        positions = torch.add(rows.computed[token_rows], offset, out=self._positions[:num_tokens])
+        held = rows.last_token[token_rows]
+        if rows.drafts.shape[1]:
+            held = torch.where(offset > 0, rows.drafts[token_rows, (offset - 1).clamp(0, rows.drafts.shape[1] - 1)], held)
+        tokens = self._tokens[:num_tokens]
+        torch.where(fed == FED_BY_ROW, held, fed, out=tokens)
+        used = (fed != FED_BY_ROW) | (offset <= rows.num_drafts[token_rows])  # [T]: false for drafts that were not there after all
+        slots = self._slots[:, :num_tokens]
+        for group, block_tokens in enumerate(self._block_tokens):
+            block = rows.block_tables[group][token_rows, positions // block_tokens].to(torch.int64)  # [T]
+            slots[group] = torch.where(used, block * block_tokens + positions % block_tokens, -1)
+        batch_starts, batch_rows = self._starts[: num_slices + 1], self._rows[:num_slices]
+        batch_starts.copy_(starts)
+        batch_rows.copy_(row)
+        lengths = torch.add(rows.computed[row], batch_starts.diff(), out=self._lengths[:num_slices])
+        return Batch(
+            tokens=tokens,
+            positions=positions,
+            starts=batch_starts,
+            lengths=lengths,
+            rows=batch_rows,
+            slots=slots,
+            sample_at=sample_at,
+            sample_rows=sample_rows,
+            num_tokens=num_tokens,
+            num_slices=num_slices,
+            max_count=max_count,
+            max_length=max_length,
+        )
+
+    def _stage(self, slices: Sequence[Slice]) -> Sequence[torch.Tensor]:
+        """Bring what the host knows to the device: owner and fed token [T], row [S], start [S + 1], sampled position and row [N]."""
+        num_slices = len(slices)
+        counts = np.fromiter((piece.count for piece in slices), np.int64, num_slices)
+        row = np.fromiter((piece.row for piece in slices), np.int64, num_slices)
+        samples = np.fromiter((piece.sample for piece in slices), np.bool_, num_slices)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        fed = np.full(starts[-1], FED_BY_ROW, np.int64)
+        for piece, start in zip(slices, starts):
+            if piece.tokens:
+                fed[start : start + len(piece.tokens)] = piece.tokens
+        parts = (np.repeat(np.arange(num_slices), counts), fed, row, starts, starts[1:][samples] - 1, row[samples])
+        num_words = sum(len(part) for part in parts)
+        host = self._hosts[self._next_host]
+        self._next_host = (self._next_host + 1) % len(self._hosts)
+        np.concatenate(parts, out=host.numpy()[:num_words])
+        staged = self._staged[:num_words]
+        staged.copy_(host[:num_words], non_blocking=True)
+        return staged.split([len(part) for part in parts])

@@ -14,7 +14,9 @@ class Letters:
         return [0] * add_special_tokens + [ord(character) for character in text]
 
 
-INTAKE = Intake(Letters(), max_model_len=20, vocab_size=200, eos_token_ids=(1,), generation_config={"temperature": 0.3, "max_new_tokens": 8})
+INTAKE = Intake(
+    Letters(), max_model_len=20, vocab_size=200, eos_token_ids=(1,), generation_config={"temperature": 0.3, "max_new_tokens": 8}
+)
 
 
 def test_a_text_becomes_a_complete_request():

@@ -1,0 +1,68 @@
+"""The one place where an engine is put together from what the user asked for: checkpoint, decisions, worker, scheduler, loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from octavo.config.architecture import Architecture
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import resolve
+from octavo.config.resolved import Resolved
+from octavo.core.kv.cache import KVCache
+from octavo.core.limits import SlotPool
+from octavo.core.scheduler import Scheduler
+from octavo.engine.inline import InlineExecutor
+from octavo.engine.loop import EngineLoop, Outbox
+from octavo.engine.timeline import Timeline
+from octavo.models.checkpoint import Checkpoint, open_checkpoint
+
+log = logging.getLogger(__name__)
+
+
+def open_model(config: EngineConfig) -> Checkpoint:
+    """The checkpoint that the settings name. Reads headers only and imports no torch, so a front can call it too."""
+    model = config.model
+    return open_checkpoint(
+        model.model,
+        revision=model.revision,
+        load_format=model.load_format,
+        tokenizer=model.tokenizer,
+        tokenizer_revision=model.tokenizer_revision,
+        hf_overrides=model.hf_overrides,
+        generation_config=model.generation_config,
+        download_dir=model.download_dir,
+    )
+
+
+def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) -> tuple[EngineLoop, dict[str, Any]]:
+    """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
+    timeline = Timeline(time.monotonic)
+    with timeline.stage("open checkpoint"):
+        checkpoint = open_model(config)
+        architecture = Architecture.from_config(checkpoint.config)
+    with timeline.stage("import torch"):
+        from octavo.worker.build import build_runner, num_slots
+        from octavo.worker.device import detect
+    settings = resolve(config, checkpoint.config, detect(), offline=offline)
+    tensors = None if checkpoint.load_format == "dummy" else checkpoint.tensors()
+    runner = build_runner(settings, architecture, tensors, (), timeline.stage)
+    limits = [SlotPool(num_slots(settings))]
+    scheduler = Scheduler(settings, KVCache(runner.layout, settings.enable_prefix_caching), limits)
+    log.info("ready: %s", timeline)
+    loop = EngineLoop(scheduler, InlineExecutor(runner), outbox, time.monotonic, settings.overlap_depth)
+    return loop, info_of(settings, architecture, runner.layout.num_blocks * settings.block_size, timeline)
+
+
+def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, timeline: Timeline) -> dict[str, Any]:
+    """Plain data, so that it can cross a process border."""
+    return {
+        "max_model_len": settings.max_model_len,
+        "vocab_size": architecture.vocab,
+        "kv_tokens": kv_tokens,
+        "block_size": settings.block_size,
+        "max_num_seqs": settings.max_num_seqs,
+        "reasons": dict(settings.reasons),
+        "timeline": list(timeline.stages),
+    }

@@ -1,0 +1,28 @@
+"""Where each second of the start went: stages in the order they ended, printed, exported as metrics, and shown by `bench startup`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Timeline:
+    """Seconds by stage. `on_stage` hears of each stage as it ends."""
+
+    clock: Callable[[], float]
+    on_stage: Callable[[str, float], None] = lambda name, seconds: None
+    stages: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin_s = self.clock()
+        yield
+        seconds = self.clock() - begin_s
+        self.stages.append((name, seconds))
+        self.on_stage(name, seconds)
+
+    def __str__(self) -> str:
+        total = sum(seconds for _, seconds in self.stages)
+        return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.stages) + f", together {total:.2f} s"

@@ -1,0 +1,196 @@
+"""The offline interface: `LLM(model).generate(prompts, sampling_params)`, with vLLM's names and return fields. The engine runs inline."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from octavo.config.engine import EngineConfig
+from octavo.config.model import DEFAULT_MODEL
+from octavo.engine.build import build_engine, open_model
+from octavo.engine.messages import Abort, Add, Ask, Finish
+from octavo.progress import Progress
+from octavo.text.intake import Intake
+from octavo.text.output import RequestState
+from octavo.text.template import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+from octavo.types import FinishReason, InvalidRequest, OutputKind, RequestOutput, SamplingParams, SequenceOutput
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+class Collected:
+    """An outbox that keeps the news until it is taken."""
+
+    def __init__(self) -> None:
+        self.news: list[SequenceOutput] = []
+        self.answers: dict[str, Any] = {}
+
+    def send(self, outputs: Sequence[SequenceOutput]) -> None:
+        self.news.extend(outputs)
+
+    def answer(self, ask: Ask, value: object) -> None:
+        self.answers[ask.id] = value
+
+    def take(self) -> list[SequenceOutput]:
+        news, self.news = self.news, []
+        return news
+
+
+class LLM:
+    """A model ready to continue prompts. `flags` are those of `octavo serve` with underscores (`max_model_len=4096`)."""
+
+    def __init__(self, model: str = DEFAULT_MODEL, **flags: Any) -> None:
+        self.config = EngineConfig.from_flags(model=model, **flags)
+        self._outbox = Collected()
+        self._loop, self.info = build_engine(self.config, self._outbox, offline=True)
+        checkpoint = open_model(self.config)
+        self._tokenizer: Tokenizer | None = None if self.config.model.skip_tokenizer_init else checkpoint.tokenizer()
+        self._template_source = self.config.model.chat_template or (self._tokenizer.chat_template if self._tokenizer else None)
+        self._intake = Intake(
+            tokenizer=self._tokenizer,
+            max_model_len=self.info["max_model_len"],
+            vocab_size=self.info["vocab_size"],
+            eos_token_ids=checkpoint.eos_token_ids,
+            generation_config={**checkpoint.generation_config, **self.config.model.override_generation_config},
+            max_logprobs=self.config.model.max_logprobs,
+        )
+        self._ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt: a text, a list of token ids, or {"prompt" | "prompt_token_ids": ..., "cache_salt": ...}.
+
+        Outputs come in the order of the prompts. Raises `InvalidRequest` before anything runs if one of them cannot.
+        """
+        listed = _as_list(prompts)
+        params = self._params_for(listed, sampling_params)
+        if priority is not None and len(priority) != len(listed):
+            raise InvalidRequest("priority", len(priority), f"give one for each of the {len(listed)} prompts")
+        states = [
+            self._state(prompt, one, 0 if priority is None else priority[number])
+            for number, (prompt, one) in enumerate(zip(listed, params))
+        ]
+        return self._run(states, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them."""
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        template = self._template(chat_template)
+        texts = [
+            template.render(
+                conversation,  # pyright: ignore[reportArgumentType]
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        assert self._tokenizer is not None
+        return self.generate([self._tokenizer.encode(text, False) for text in texts], sampling_params, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise InvalidRequest("skip_tokenizer_init", True, "there is no tokeniser with it")
+        return self._tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json says, else neutral."""
+        return self._intake.default_params()
+
+    def get_metrics(self) -> dict[str, Any]:
+        """The engine's gauges and counters."""
+        return self._loop.stats()
+
+    def reset_prefix_cache(self) -> bool:
+        return self._loop.scheduler.reset_prefix_cache()
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _template(self, given: str | None) -> ChatTemplate:
+        source = given or self._template_source
+        if source is None or self._tokenizer is None:
+            raise InvalidRequest("chat_template", None, "the model has none of its own; give one")
+        return ChatTemplate(source, self._tokenizer.special_tokens)
+
+    def _params_for(
+        self, prompts: Sequence[Prompt], given: SamplingParams | Sequence[SamplingParams] | None
+    ) -> Sequence[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * len(prompts)
+        if len(given) != len(prompts):
+            raise InvalidRequest("sampling_params", f"{len(given)} of them", f"give one, or one for each of the {len(prompts)} prompts")
+        return given
+
+    def _state(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestState:
+        salt = None
+        if isinstance(prompt, Mapping):
+            salt = prompt.get("cache_salt")
+            prompt = prompt["prompt_token_ids"] if prompt.get("prompt_token_ids") is not None else prompt["prompt"]
+        params = replace(params, output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
+        request = self._intake.request(
+            str(next(self._ids)), prompt, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
+        )
+        self._loop.scheduler.check(request)
+        return RequestState(request, prompt if isinstance(prompt, str) else None, self._tokenizer)
+
+    def _run(self, states: Iterable[RequestState], use_tqdm: bool) -> list[RequestOutput]:
+        open_states = {state.request.id: state for state in states}
+        finished: dict[str, RequestOutput] = {}
+        order = list(open_states)
+        try:
+            self._loop.handle([Add(state.request) for state in open_states.values()])
+            with Progress(len(order), "requests", shown=use_tqdm) as progress:
+                while open_states:
+                    self._loop.step()
+                    for request_id, news in _by_request(self._outbox.take()).items():
+                        output = self._feed(open_states[request_id], news) if request_id in open_states else None
+                        if output is not None and output.finished:
+                            finished[request_id] = output
+                            del open_states[request_id]
+                            progress.advance()
+        finally:
+            self._loop.handle([Abort(request_id) for request_id in open_states])
+        return [finished[request_id] for request_id in order]
+
+    def _feed(self, state: RequestState, news: Sequence[SequenceOutput]) -> RequestOutput | None:
+        output, stopped = state.feed(news)
+        self._loop.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])
+        return output
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many: a text, a mapping and a list of integers are one."""
+    if isinstance(prompts, (str, Mapping)) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # pyright: ignore[reportReturnType]
+    return list(prompts)  # pyright: ignore[reportReturnType]
+
+
+def _by_request(news: Iterable[SequenceOutput]) -> dict[str, list[SequenceOutput]]:
+    found: dict[str, list[SequenceOutput]] = {}
+    for output in news:
+        found.setdefault(output.request_id, []).append(output)
+    return found

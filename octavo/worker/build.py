@@ -1,0 +1,58 @@
+"""Puts one worker together: model, weights, KV memory, rows, sampler, runner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from octavo.config.architecture import Architecture
+from octavo.config.resolved import Resolved
+from octavo.core.kv.layout import lay_out
+from octavo.models.load import fill_dummy, load
+from octavo.models.registry import build_model
+from octavo.models.tensors import LazyTensor
+from octavo.sampling.prompt_scores import PromptScores
+from octavo.sampling.sampler import Sampler
+from octavo.sampling.stage import Stage
+from octavo.worker.batch import BatchBuilder
+from octavo.worker.memory import allocate, bind
+from octavo.worker.rows import Rows
+from octavo.worker.runner import Runner
+
+log = logging.getLogger(__name__)
+
+NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary (penalty counts, biases)
+
+
+def build_runner(
+    settings: Resolved,
+    architecture: Architecture,
+    tensors: Mapping[str, LazyTensor] | None,
+    own_stages: Sequence[Stage],
+    timed: Callable[[str], AbstractContextManager[None]],
+) -> Runner:
+    """A runner ready for its first plan. `tensors` is None for dummy weights; `timed(name)` measures a stage of the start."""
+    device = torch.device(settings.device)
+    with timed("build model"):
+        model = build_model(architecture, settings)
+    with timed("load weights"):
+        if tensors is None:
+            fill_dummy(model, settings.seed)
+        else:
+            log.info("weights: %s", load(model, tensors).report)
+    layers = model.attention_layers
+    with timed("allocate KV cache"):
+        layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
+        bind(layers, layout, allocate(layout, device))
+    sampler = Sampler(architecture.vocab, own_stages)
+    widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
+    rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
+    batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device)
+    return Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab))
+
+
+def num_slots(settings: Resolved) -> int:
+    return min(NUM_SLOTS, settings.max_num_seqs)

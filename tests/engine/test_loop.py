@@ -1,0 +1,112 @@
+"""The loop over the real scheduler and the laws' fake executor: texts are those of plain recursion, failures stay where they belong."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from octavo.config.resolved import Resolved
+from octavo.core.kv.cache import KVCache
+from octavo.core.scheduler import Scheduler
+from octavo.engine.loop import EngineLoop
+from octavo.engine.messages import Abort, Add, Ask, Finish, Stop
+from octavo.types import FinishReason, Request, SamplingParams
+from tests.laws.fake import FakeExecutor, FakeModel, make_layout
+
+
+class Outbox:
+    def __init__(self):
+        self.tokens, self.finished, self.answers = {}, {}, {}
+
+    def send(self, outputs):
+        for output in outputs:
+            assert output.request_id not in self.finished
+            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
+            if output.finish_reason:
+                self.finished[output.request_id] = (output.finish_reason, output.stop_reason)
+
+    def answer(self, ask, value):
+        self.answers[ask.id] = value
+
+
+MODEL = FakeModel()
+
+
+def make_loop(depth: int, failing=()):
+    settings = Resolved(max_model_len=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, overlap_depth=depth)
+    layout = make_layout(64, 4)
+    executor = FakeExecutor(layout, settings.max_num_seqs, MODEL, failing=failing)
+    outbox = Outbox()
+    clock = itertools.count().__next__
+    return EngineLoop(Scheduler(settings, KVCache(layout)), executor, outbox, lambda: float(clock()), depth), outbox
+
+
+def request(name: str, length: int, max_tokens: int = 8) -> Request:
+    return Request(name, tuple(range(1, length + 1)), SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=5))
+
+
+def run(loop: EngineLoop) -> None:
+    for _ in range(1000):
+        if not loop.busy:
+            return
+        loop.step()
+    raise AssertionError("the loop does not come to rest")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_texts_are_those_of_plain_recursion(depth):
+    loop, outbox = make_loop(depth)
+    requests = [request(f"r{k}", 3 + 5 * k) for k in range(7)]
+    loop.handle([Add(one) for one in requests])
+    run(loop)
+    for one in requests:
+        assert outbox.tokens[one.id] == MODEL.continuation(one.prompt_token_ids, 8, 5)
+        assert outbox.finished[one.id] == (FinishReason.LENGTH, None)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_failed_step_ends_its_own_sequences_only(depth):
+    loop, outbox = make_loop(depth, failing=[3])
+    loop.handle([Add(request("a", 3))])
+    run(loop)
+    loop.handle([Add(request("b", 3))])
+    run(loop)
+    assert outbox.finished["a"][0] is FinishReason.ERROR
+    assert outbox.finished["a"][1].startswith("RuntimeError: ")
+    assert outbox.tokens["b"] == MODEL.continuation((1, 2, 3), 8, 5)
+    loop.handle([Ask("q", "stats")])
+    assert outbox.answers["q"]["failed_steps"] == 1
+    assert outbox.answers["q"]["kv_cache_usage"] == 0
+
+
+def test_what_can_never_run_is_refused_with_news():
+    loop, outbox = make_loop(1)
+    loop.handle([Add(request("long", 64)), Add(request("good", 4))])
+    run(loop)
+    reason, text = outbox.finished["long"]
+    assert reason is FinishReason.ERROR
+    assert "64" in text
+    assert outbox.finished["good"][0] is FinishReason.LENGTH
+
+
+def test_finish_and_abort_free_everything():
+    loop, outbox = make_loop(1)
+    loop.handle([Add(request("a", 5, 40)), Add(request("b", 6, 40))])
+    for _ in range(6):
+        loop.step()
+    loop.handle([Finish("a", 0, FinishReason.STOP, 2), Abort("b")])
+    run(loop)
+    assert not outbox.finished
+    assert loop.stats()["kv_cache_usage"] == 0
+    loop.handle([Ask("reset", "reset_prefix_cache")])
+    assert outbox.answers["reset"] is True
+
+
+@pytest.mark.parametrize(("drain", "finished"), [(True, {"a"}), (False, set())])
+def test_stop(drain, finished):
+    loop, outbox = make_loop(1)
+    loop.handle([Add(request("a", 5)), Stop(drain)])
+    run(loop)
+    assert loop.stopping
+    assert set(outbox.finished) == finished

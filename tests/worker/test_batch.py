@@ -1,0 +1,65 @@
+"""The batch of a plan: what the host knows and what the rows hold end up at the right places."""
+
+from __future__ import annotations
+
+import torch
+
+from octavo.config.resolved import Resolved
+from octavo.core.plan import Admission, Growth, Plan, Slice
+from octavo.types import SamplingParams
+from octavo.worker.batch import BatchBuilder
+from octavo.worker.rows import Rows
+
+SETTINGS = Resolved(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64, num_speculative_tokens=2)
+BLOCK_TOKENS = (4, 8)
+
+
+def make():
+    device = torch.device("cpu")
+    return Rows(SETTINGS, (16, 8), (), device), BatchBuilder(SETTINGS, BLOCK_TOKENS, device)
+
+
+def admit(row: int, tokens, computed: int, blocks) -> Admission:
+    return Admission(row, row + 1, SamplingParams(), 0, tuple(tokens), len(tokens), computed, blocks)
+
+
+def test_a_mixed_batch():
+    rows, batches = make()
+    prompt = tuple(range(10, 17))
+    plan = Plan(
+        1,
+        slices=(Slice(2, 3, 3, 0, True, prompt[4:]), Slice(0, 1, 3, 2, True)),
+        admitted=(admit(2, prompt, 4, ((5,), ())), admit(0, (1, 2, 99), 2, ((7,), (3,)))),
+        grown=(Growth(2, 0, 1, (9,)), Growth(2, 1, 0, (6,)), Growth(0, 0, 1, (8,))),
+    )
+    rows.apply(plan)
+    rows.drafts[0] = torch.tensor([41, 42])
+    rows.num_drafts[0] = 1
+    batch = batches.build(plan, rows)
+    assert batch.tokens.tolist()[:5] == [14, 15, 16, 99, 41]
+    assert batch.positions.tolist() == [4, 5, 6, 2, 3, 4]
+    assert batch.starts.tolist() == [0, 3, 6]
+    assert batch.lengths.tolist() == [7, 5]
+    assert batch.rows.tolist() == [2, 0]
+    assert batch.slots[0].tolist() == [36, 37, 38, 30, 31, -1], "the second draft was not there after all"
+    assert batch.slots[1].tolist() == [6 * 8 + 4, 6 * 8 + 5, 6 * 8 + 6, 3 * 8 + 2, 3 * 8 + 3, -1]
+    assert batch.sample_at.tolist() == [2, 5]
+    assert batch.sample_rows.tolist() == [2, 0]
+    assert (batch.num_tokens, batch.num_slices, batch.max_count, batch.max_length) == (6, 2, 3, 7)
+
+
+def test_the_same_buffers_serve_every_step():
+    rows, batches = make()
+    first = Plan(1, slices=(Slice(1, 1, 2, 0, True, (3, 4)),), admitted=(admit(1, (3, 4), 0, ((5,), (2,))),))
+    rows.apply(first)
+    before = batches.build(first, rows)
+    rows.computed[1] = 2
+    rows.last_token[1] = 77
+    second = Plan(2, slices=(Slice(1, 1, 1, 0, True),))
+    rows.apply(second)
+    after = batches.build(second, rows)
+    assert after.tokens.tolist() == [77]
+    assert after.positions.tolist() == [2]
+    assert after.max_length == 3
+    for name in ("tokens", "positions", "lengths", "starts", "rows", "slots"):
+        assert getattr(after, name).data_ptr() == getattr(before, name).data_ptr(), name
