@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from octavo.attention.backend import AttentionShape
-from octavo.config.architecture import Rope
+from octavo.config.rope import Rope
 from octavo.context import ForwardContext
 from octavo.core.kv.specs import PagedSpec, WindowSpec
 from octavo.layers.env import Env

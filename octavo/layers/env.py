@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.attention.backend import AttentionBackend
-from octavo.config.architecture import Rope
+from octavo.config.rope import Rope
 from octavo.ops.select import Ops
 from octavo.parallel.mesh import Mesh
 from octavo.quant.scheme import Scheme

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from octavo.config.architecture import Rope
+from octavo.config.rope import Rope
 
 
 def rope_table(rope: Rope, max_length: int, device: torch.device) -> torch.Tensor:

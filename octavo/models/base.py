@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -57,7 +58,7 @@ class CausalLM(Layer):
     def bind(self, path: str, env: Env) -> None:
         self.group = env.mesh.tp
 
-    @property
+    @cached_property
     def attention_layers(self) -> list[PagedAttention]:
         """This stage's layers that keep KV, in order."""
         return [module for module in self.modules() if isinstance(module, PagedAttention)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from octavo.attention.backend import AttentionShape
-from octavo.config.architecture import Architecture, LayerConfig, QkNorm
+from octavo.config.architecture import Architecture, LayerConfig
+from octavo.config.families import QkNorm
 from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
 from octavo.layers.layer import Layer

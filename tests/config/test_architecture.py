@@ -5,7 +5,9 @@ import sys
 import pytest
 from transformers import AutoConfig
 
-from octavo.config.architecture import FAMILIES, Architecture, Norms, QkNorm, UnsupportedModel
+from octavo.config.architecture import Architecture
+from octavo.config.families import FAMILIES, Norms, QkNorm
+from octavo.config.hf_config import UnsupportedModel
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -87,6 +89,34 @@ def test_what_is_not_supported_is_named(changes, said):
         assert text in str(error.value)
 
 
+JUNK = [None, 0, -1, 1.5, "x", "", [], [1], {}, {"x": 1}, True, float("nan")]
+
+
+@pytest.mark.parametrize("family", ["llama", "smollm3", "gemma3_text", "phi3"])
+def test_no_value_in_a_config_gives_any_other_error(family):
+    """Whatever stands in a field, the config is read or refused by `UnsupportedModel`."""
+    base = config(
+        family, head_dim=16, rope_theta=1e4, rope_scaling={"type": "yarn", "factor": 2.0}, rope_parameters=None, layer_types=None,
+        sliding_window=8, use_sliding_window=True, max_window_layers=1, sliding_window_pattern=3, no_rope_layers=None,
+        no_rope_layer_interval=2, partial_rotary_factor=1.0, original_max_position_embeddings=64, attention_multiplier=1.0,
+        logits_scaling=1.0, query_pre_attn_scalar=16, tie_word_embeddings=False, hidden_act="silu", hidden_activation=None, dtype="x",
+    )  # fmt: skip
+    refused = 0
+    for key in base:
+        for junk in JUNK:
+            try:
+                Architecture.from_config({**base, key: junk})
+            except UnsupportedModel:
+                refused += 1
+    for key in ("type", "factor", "short_factor", "original_max_position_embeddings", "rope_theta", "beta_fast"):
+        for junk in JUNK:
+            try:
+                Architecture.from_config({**base, "rope_scaling": {**base["rope_scaling"], key: junk}})
+            except UnsupportedModel:
+                refused += 1
+    assert refused > 50
+
+
 def test_model_type_is_enough_when_no_architecture_is_named():
     assert read("qwen3", architectures=None, head_dim=None).qk_norm is QkNorm.HEAD
 
@@ -135,6 +165,8 @@ def test_windows():
     assert windows(read("gemma3_text", sliding_window=7, layer_types=["full_attention"] * 8)) == [None] * 8
     with pytest.raises(UnsupportedModel, match="chunked_attention"):
         read("gemma3_text", layer_types=["chunked_attention"] * 8)
+    with pytest.raises(UnsupportedModel, match="no_rope_layers has 3"):
+        read("smollm3", no_rope_layers=[1, 1, 0])
     with pytest.raises(UnsupportedModel, match="3 entries"):
         read("gemma3_text", layer_types=["full_attention"] * 3)
 

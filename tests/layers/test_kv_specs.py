@@ -1,6 +1,6 @@
 import pytest
 
-from octavo.config.architecture import FAMILIES
+from octavo.config.families import FAMILIES
 from octavo.models.registry import build_model
 from octavo.plan.kv import kv_specs
 from tests.parity.tiny import SETTINGS, tiny

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from octavo.config.architecture import FAMILIES
+from octavo.config.families import FAMILIES
 from octavo.context import Batch, ForwardContext
 from octavo.models.materialize import finish
 from octavo.models.registry import build_model

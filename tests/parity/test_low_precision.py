@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from octavo.config.architecture import FAMILIES
+from octavo.config.families import FAMILIES
 from octavo.config.resolved import Resolved
 from octavo.models.load import load
 from octavo.models.registry import build_model

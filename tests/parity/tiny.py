@@ -1,6 +1,7 @@
 """A model small enough for any test."""
 
-from octavo.config.architecture import FAMILIES, Architecture
+from octavo.config.architecture import Architecture
+from octavo.config.families import FAMILIES
 from octavo.config.resolved import Resolved
 
 SETTINGS = Resolved(max_model_len=128, optimization_level=0)

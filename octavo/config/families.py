@@ -1,0 +1,164 @@
+"""Model families as rows of data: what their code says and their `config.json` does not.
+
+A new family that computes in a known order is a row here and a line in `models/registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, cast
+
+from octavo.config.hf_config import Config, HfConfig, UnsupportedModel
+
+
+class Norms(Enum):
+    """Where a layer has its norms."""
+
+    PRE = "pre"  # before attention and before the MLP (Llama)
+    POST = "post"  # after each, before the residual add (OLMo 2)
+    BOTH = "both"  # before and after each (Gemma 2 and 3)
+
+
+class QkNorm(Enum):
+    """Over what q and k are normalised before they are rotated."""
+
+    HEAD = "head"  # each head by itself (Qwen 3, Gemma 3)
+    WIDTH = "width"  # all heads together (OLMo 2)
+
+
+Windows = tuple[int | None, ...]  # one a layer; None: it sees everything before it
+
+
+def full(config: HfConfig, num_layers: int) -> Windows:
+    return (None,) * num_layers
+
+
+def same_window(config: HfConfig, num_layers: int) -> Windows:
+    return (_window(config),) * num_layers
+
+
+def late_windows(config: HfConfig, num_layers: int) -> Windows:
+    """Qwen 2 and 3: windows only where the config switches them on, and then from layer `max_window_layers` on."""
+    first = config.get("max_window_layers", 28)
+    return _by_type(config, [i >= first for i in range(num_layers)]) if config.flag("use_sliding_window") else full(config, num_layers)
+
+
+def windows_without_rope(config: HfConfig, num_layers: int) -> Windows:
+    """SmolLM 3: windows, where switched on, are on the layers without positions."""
+    plain = [not rotated for rotated in some_rotated(config, num_layers)]
+    return _by_type(config, plain) if config.flag("use_sliding_window") else full(config, num_layers)
+
+
+def pattern_windows(config: HfConfig, num_layers: int) -> Windows:
+    """Gemma: every `sliding_window_pattern`-th layer sees everything, the others a window."""
+    every = config.count("sliding_window_pattern", 1)
+    return _by_type(config, [(i + 1) % every != 0 for i in range(num_layers)])
+
+
+def _by_type(config: HfConfig, sliding: list[bool]) -> Windows:
+    """As `layer_types` says, or where it is missing as `sliding` does."""
+    types = config.get("layer_types") or ["sliding_attention" if yes else "full_attention" for yes in sliding]
+    unknown = sorted(set(types) - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise UnsupportedModel(f"config.json: layer_types has {unknown}; supported are full_attention and sliding_attention")
+    if len(types) != len(sliding):
+        raise UnsupportedModel(f"config.json: layer_types has {len(types)} entries for num_hidden_layers = {len(sliding)}")
+    return tuple(_window(config) if kind == "sliding_attention" else None for kind in types)
+
+
+def _window(config: HfConfig) -> int | None:
+    return None if config.get("sliding_window") is None else config.count("sliding_window")
+
+
+def all_rotated(config: HfConfig, num_layers: int) -> tuple[bool, ...]:
+    return (True,) * num_layers
+
+
+def some_rotated(config: HfConfig, num_layers: int) -> tuple[bool, ...]:
+    """SmolLM 3's `no_rope_layers` holds 1 where a layer does have positions."""
+    every = config.count("no_rope_layer_interval", 4)
+    given = config.get("no_rope_layers") or [(i + 1) % every for i in range(num_layers)]
+    if len(given) < num_layers:
+        raise UnsupportedModel(f"config.json: no_rope_layers has {len(given)} entries for num_hidden_layers = {num_layers}")
+    return tuple(bool(value) for value in given[:num_layers])
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row. `defaults` are for keys that a config may leave out."""
+
+    name: str  # the config's model_type
+    architectures: tuple[str, ...]
+    defaults: Config = field(default_factory=dict[str, Any])
+    windows: Callable[[HfConfig, int], Windows] = full
+    rotated: Callable[[HfConfig, int], tuple[bool, ...]] = all_rotated  # which layers have positions
+    norms: Norms = Norms.PRE
+    norm_offset: float = 0.0
+    qk_norm: QkNorm | None = None
+    qkv_bias: bool | None = None  # None: as attention_bias says
+    o_bias: bool | None = None
+    scaled_embeddings: bool = False  # by sqrt(hidden)
+    local_theta: float | None = None  # layers with a window have a rope of their own, with this theta where the config gives none
+    rope_aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    final_limit: bool = False  # max_position_embeddings has the scaling of the rope in it
+
+    def read(self, config: Config) -> HfConfig:
+        return HfConfig({**_COMMON, **self.defaults}, config)
+
+
+_COMMON: Config = {
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048, "tie_word_embeddings": False, "hidden_act": "silu",
+}  # fmt: skip
+_QWEN: Config = {"max_position_embeddings": 32768, "sliding_window": 4096}
+_GEMMA: Config = {
+    "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096,
+}  # fmt: skip
+
+FAMILIES: tuple[Family, ...] = (
+    Family("llama", ("LlamaForCausalLM",)),
+    Family(
+        "mistral", ("MistralForCausalLM",), {"max_position_embeddings": 131072, "sliding_window": 4096, "num_key_value_heads": 8},
+        windows=same_window,
+    ),
+    Family("qwen2", ("Qwen2ForCausalLM",), _QWEN, windows=late_windows, qkv_bias=True, o_bias=False),
+    Family("qwen3", ("Qwen3ForCausalLM",), {**_QWEN, "head_dim": 128}, windows=late_windows, qk_norm=QkNorm.HEAD),
+    Family(
+        "smollm3", ("SmolLM3ForCausalLM",), {"max_position_embeddings": 32768, "rope_theta": 2e6, "tie_word_embeddings": True},
+        windows=windows_without_rope, rotated=some_rotated,
+    ),
+    Family(
+        "phi3", ("Phi3ForCausalLM",), {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+        windows=same_window, rope_aliases={"su": "longrope", "yarn": "longrope"},
+    ),
+    Family("granite", ("GraniteForCausalLM",), {"attention_multiplier": 1.0}),
+    Family("olmo2", ("Olmo2ForCausalLM",), {"rms_norm_eps": 1e-5}, norms=Norms.POST, qk_norm=QkNorm.WIDTH),
+    Family(
+        "gemma2", ("Gemma2ForCausalLM",),
+        {**_GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window_pattern": 2},
+        windows=pattern_windows, norms=Norms.BOTH, norm_offset=1.0, scaled_embeddings=True,
+    ),
+    Family(
+        "gemma3_text", ("Gemma3ForCausalLM",),
+        {**_GEMMA, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window_pattern": 6},
+        windows=pattern_windows, norms=Norms.BOTH, norm_offset=1.0, qk_norm=QkNorm.HEAD, scaled_embeddings=True, local_theta=10000.0,
+        final_limit=True,
+    ),
+)  # fmt: skip
+
+
+def supported() -> str:
+    return ", ".join(f"{family.architectures[0]} ({family.name})" for family in FAMILIES)
+
+
+def family_of(config: Config) -> Family:
+    """The row that a config belongs to: by `architectures`, or by `model_type` where that is missing."""
+    given = config.get("architectures") or []
+    names = cast("list[Any]", given if isinstance(given, list) else [given])
+    model_type = config.get("model_type")
+    for family in FAMILIES:
+        if any(name in family.architectures for name in names) or (not names and family.name == model_type):
+            return family
+    raise UnsupportedModel(f"architectures = {names}, model_type = {model_type!r} is not supported; supported are: {supported()}")
