@@ -26,9 +26,11 @@ class Command:
 
 COMMANDS = {
     "serve": Command("Serve a model over HTTP, in OpenAI's API.", "serve [MODEL] [flags]"),
-    "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
-    "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
     "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]"),
+    "chat": Command("Talk to a model, loaded here or behind --url.", "chat [MODEL] [flags]"),
+    "batch": Command("Answer a file of requests, in OpenAI's batch form.", "batch [MODEL] -i IN.jsonl -o OUT.jsonl [flags]"),
+    "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
+    "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
 }
 
 

@@ -1,0 +1,163 @@
+"""`octavo batch`: the form of its files, resuming, and lines that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli.batch_calls import answer
+from octavo.cli.batch_file import BadLine, Line, read_lines, resume
+from octavo.cli.main import main
+from octavo.engine.client import EngineDead
+from octavo.serve.front import Front
+from tests.scripted_engine import Script
+from tests.serve.serving import make_front
+
+
+def call(custom_id: str, **body: Any) -> str:
+    chat = {"messages": [{"role": "user", "content": "Hi"}], **body}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": chat})
+
+
+def completion(custom_id: str, **body: Any) -> str:
+    return json.dumps({"custom_id": custom_id, "url": "/v1/completions", "body": {"prompt": "Hi", **body}})
+
+
+BAD_LINES = [
+    ("{", "not JSON"),
+    ("[1]", "an object"),
+    ("3", "an object"),
+    ("{}", "custom_id"),
+    ('{"custom_id": ""}', "custom_id"),
+    ('{"custom_id": 7}', "custom_id"),
+    ('{"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {}}', "method"),
+    ('{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', "/v1/chat/completions"),
+    ('{"custom_id": "a", "url": "/v1/completions"}', "body"),
+    ('{"custom_id": "a", "url": "/v1/completions", "body": {"stream": true}}', "stream"),
+    ("[" * 100_000, "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), BAD_LINES, ids=range(len(BAD_LINES)))
+def test_a_bad_line_becomes_an_error_record_with_its_number(text: str, says: str) -> None:
+    _, bad = read_lines([completion("good"), "", text][::2])
+    assert isinstance(bad, BadLine)
+    record = bad.record()
+    assert record["response"] is None
+    assert record["error"]["code"] == "invalid_line"
+    assert says in record["error"]["message"]
+    assert record["error"]["line"] == 2
+
+
+def test_blank_lines_are_no_lines_and_an_id_used_twice_is_refused() -> None:
+    first, second = read_lines(["", completion("a"), "  ", completion("a")])
+    assert isinstance(first, Line)
+    assert (first.number, first.custom_id) == (2, "a")
+    assert isinstance(second, BadLine)
+    assert "earlier line" in second.reason
+
+
+def run(front: Front, texts: list[str], concurrency: int = 4) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    asyncio.run(answer(front, list(read_lines(texts)), kept.append, concurrency))
+    return kept
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 100])
+def test_every_line_gets_one_record_with_what_the_route_answers(concurrency: int) -> None:
+    texts = [call(f"chat-{n}") if n % 2 else completion(f"text-{n}", max_tokens=2) for n in range(20)]
+    records = {record["custom_id"]: record for record in run(make_front(), texts, concurrency)}
+    assert len(records) == 20
+    assert all(record["error"] is None and record["response"]["status_code"] == 200 for record in records.values())
+    assert records["chat-1"]["response"]["body"]["choices"][0]["message"]["content"] == "Hello, world!"
+    assert records["text-2"]["response"]["body"]["choices"][0] | {"text": "Hello,"} == records["text-2"]["response"]["body"]["choices"][0]
+    assert records["text-2"]["response"]["body"]["usage"]["completion_tokens"] == 2
+
+
+def test_no_more_run_at_once_than_asked() -> None:
+    most = 0
+    front = make_front(lambda request, index: Script(step_s=0.001))
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal most
+        most = max(most, len(front.running) + 1)
+
+    asyncio.run(answer(front, list(read_lines([completion(str(n)) for n in range(12)])), watch, 3))
+    assert most == 3
+
+
+def test_a_line_that_the_route_refuses_gets_its_answer_and_the_others_go_on() -> None:
+    texts = [
+        completion("hot", temperature=-1),
+        "nonsense",
+        completion("good"),
+        completion("who", model="nobody"),
+        completion("long", max_tokens=999),
+    ]
+    records = run(make_front(), texts)
+    status = {record["custom_id"]: (record["response"] or {}).get("status_code") for record in records}
+    assert status == {"hot": 400, None: None, "good": 200, "who": 404, "long": 400}
+    hot = next(record for record in records if record["custom_id"] == "hot")
+    assert hot["response"]["body"]["error"]["param"] == "temperature"
+
+
+def test_a_dead_engine_ends_the_run() -> None:
+    with pytest.raises(EngineDead):
+        run(make_front(Script(die_after=1)), [completion(str(n)) for n in range(5)])
+
+
+@pytest.fixture
+def fronts(monkeypatch: pytest.MonkeyPatch) -> list[Front]:
+    made: list[Front] = []
+
+    async def start_front(asked: object, config: object) -> Front:
+        made.append(make_front())
+        return made[-1]
+
+    module = types.ModuleType("octavo.serve.start")
+    module.start_front = start_front  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "octavo.serve.start", module)
+    return made
+
+
+def test_a_run_goes_on_where_it_was_cut_off(fronts: list[Front], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    requests, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    requests.write_text("\n".join([completion("a"), "nonsense", completion("b", temperature=-1), completion("c"), completion("d")]) + "\n")
+    words = ["batch", "-i", str(requests), "-o", str(answers), "--concurrency", "2"]
+    assert main(words) == 0
+    assert fronts[0].engine.closed  # type: ignore[attr-defined]
+    whole = {json.loads(line)["id"]: line for line in answers.read_text().splitlines()}
+    assert len(whole) == 5
+
+    kept = [whole["batch_req_1"], whole["batch_req_2"], whole["batch_req_3"]]
+    answers.write_text("\n".join([*kept, whole["batch_req_4"][:40]]))  # the last line was being written
+    assert main(words) == 0
+    lines = answers.read_text().splitlines()
+    assert lines[:3] == kept
+    assert {json.loads(line)["custom_id"] for line in lines[3:]} == {"c", "d"}
+    assert len(fronts[1].engine.requests) == 2  # type: ignore[attr-defined]
+
+    assert main(words) == 0
+    assert len(fronts) == 2, "no engine is started where nothing is left"
+    assert "nothing is left" in capsys.readouterr().err
+
+
+def test_answers_that_failed_inside_are_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    line = Line(1, "a", "/v1/completions", {})
+    path.write_text(json.dumps(line.record(500, {})) + "\n")
+    assert not resume(path).has(line)
+    path.write_text(json.dumps(line.record(400, {})) + "\n")
+    assert resume(path).has(line)
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "-i"), (["-i", "no/such", "-o", "x"], "no/such"), (["-i", "a"], "-o")])
+def test_asked_wrongly(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batch", *words]) == 2
+    assert says in capsys.readouterr().err
