@@ -6,7 +6,7 @@ Names and defaults follow vLLM's `SamplingParams`, `RequestOutput` and `Completi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -92,6 +92,19 @@ def _integers(name: str, values: object, low: int = 0) -> None:
         _integer(name, value, low)
 
 
+# Arguments of vLLM's that have no counterpart here: why, and what to do instead.
+FOREIGN_SAMPLING_PARAMS = {
+    "best_of": "ask for n texts and choose among them",
+    "logprob_token_ids": "use logprobs, which gives the likeliest tokens",
+    "flat_logprobs": "log-probabilities come as one mapping a token; leave it out",
+    "thinking_token_budget": "reasoning is not told apart from the answer; use max_tokens",
+    "repetition_detection": "use repetition_penalty or frequency_penalty",
+    "logits_processors": "no foreign code runs in a step; use logit_bias, bad_words or allowed_token_ids",
+    "guided_decoding": "its newer name is structured_outputs",
+    "extra_args": "nothing here reads them; leave it out",
+}
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How to continue a prompt. Every field is checked on construction; what needs the vocabulary is checked by `check_vocabulary`.
@@ -129,8 +142,18 @@ class SamplingParams:
     # Filled in by the front, which knows the tokeniser: ids that end a sequence, and banned words as id sequences.
     eos_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    # Taken so that scripts of vLLM's are told what to do instead, see FOREIGN_SAMPLING_PARAMS.
+    best_of: int | None = None
+    logprob_token_ids: Sequence[int] | None = None
+    flat_logprobs: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: Any = None
+    logits_processors: Any = None
+    guided_decoding: Any = None
+    extra_args: Any = None
 
     def __post_init__(self) -> None:
+        self._refuse_foreign()
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
@@ -183,6 +206,15 @@ class SamplingParams:
             put("allowed_token_ids", tuple(self.allowed_token_ids))
         if self.skip_reading_prefix_cache is None:
             put("skip_reading_prefix_cache", self.prompt_logprobs is not None)
+        self._settle_temperature(put)
+
+    def _refuse_foreign(self) -> None:
+        for name, instead in FOREIGN_SAMPLING_PARAMS.items():
+            if getattr(self, name):
+                raise InvalidRequest(name, getattr(self, name), instead)
+
+    def _settle_temperature(self, put: Callable[[str, object], None]) -> None:
+        """Greedy sampling ignores what would narrow the choice; a tiny temperature is raised."""
         if self.temperature < GREEDY_BELOW:
             if self.n > 1:
                 raise InvalidRequest("n", self.n, "greedy sampling (temperature 0) gives n equal texts; use n = 1 or a temperature")

@@ -1,5 +1,6 @@
 """Every flag of vLLM is known by name: a setting, or accepted with one note, or refused with a reason."""
 
+import dataclasses
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ from octavo.config.compat import FOREIGN
 from octavo.config.engine import COMPOUND, ENGINE_TOPICS, EngineConfig, names_of
 from octavo.config.fields import ConfigError, option
 from octavo.config.server import ServerConfig
+from octavo.types import FOREIGN_SAMPLING_PARAMS, InvalidRequest, SamplingParams
 
 FLAGS_TEXT = """
 model runner convert tokenizer tokenizer_revision tokenizer_mode skip_tokenizer_init trust_remote_code dtype seed hf_config_path
@@ -114,3 +116,28 @@ def test_short_forms_are_unique() -> None:
     own = [short for name, setting in KNOWN.items() if name == setting.name for short in setting.flag.short]
     shorts = own + [short for item in FOREIGN.values() for short in item.short]
     assert len(shorts) == len(set(shorts))
+
+
+SAMPLING_TEXT = """
+n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop stop_token_ids bad_words ignore_eos
+max_tokens min_tokens logprobs prompt_logprobs logprob_token_ids flat_logprobs detokenize skip_special_tokens
+spaces_between_special_tokens include_stop_str_in_output output_kind structured_outputs logit_bias allowed_token_ids thinking_token_budget
+repetition_detection extra_args skip_reading_prefix_cache truncate_prompt_tokens best_of logits_processors guided_decoding
+"""
+SAMPLING_ARGUMENTS = SAMPLING_TEXT.split()
+
+
+@pytest.mark.parametrize("name", SAMPLING_ARGUMENTS)
+def test_every_argument_of_sampling_params_is_known(name: str) -> None:
+    default = next(field.default for field in dataclasses.fields(SamplingParams) if field.name == name)
+    assert SamplingParams(**{name: default}) == SamplingParams()
+
+
+@pytest.mark.parametrize("name", FOREIGN_SAMPLING_PARAMS)
+def test_a_foreign_argument_of_sampling_params_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(**{name: 2})
+    assert caught.value.field == name
+    assert FOREIGN_SAMPLING_PARAMS[name] in str(caught.value)
+    for nothing in (None, False, [], {}):
+        assert SamplingParams(**{name: nothing}).greedy is False
