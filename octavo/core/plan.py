@@ -6,6 +6,7 @@ A plan is applied in this order: retired rows, admitted rows, grown block tables
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.types import SamplingParams, TokenLogprobs
 
@@ -42,8 +43,7 @@ class Admission:
     seed: int = 0  # of the counter-based random numbers: the caller's, or one drawn for the request
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """Blocks appended to the block table of one row in one group, from table index `first` on."""
 
     row: int

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -20,6 +20,8 @@ from octavo.core.sequence import Sequence
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput, TokenLogprobs
 
 MASK = (1 << 64) - 1
+# Makes a named tuple of all its fields in half the time that its own constructor takes.
+new: Callable[[type[SequenceOutput], tuple[object, ...]], SequenceOutput] = tuple.__new__  # pyright: ignore
 MAX_OVERTAKEN = 64  # waiting sequences that others may overtake in one walk: bounds the time of a plan
 
 
@@ -35,6 +37,12 @@ class Step:
     admitted: list[Admission] = field(default_factory=list[Admission])
     grown: list[Growth] = field(default_factory=list[Growth])
     preempted: bool = False
+    decodes_first: bool = True
+
+    def spend(self, n: int) -> None:
+        """Account for `n` sequences that decode one token each."""
+        self.left -= n
+        self.samples -= n
 
 
 @dataclass(slots=True)
@@ -112,7 +120,7 @@ class Scheduler:
             self.abort(request_id)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks; False, and nothing is forgotten, while some are in use."""
+        """Forget cached blocks; False, with nothing done, while sequences hold some."""
         return self.cache.reset()
 
     def stats(self) -> Mapping[str, float]:
@@ -148,6 +156,10 @@ class Scheduler:
         self._unseen.clear()
         step = self._open()
         self._continue_running(step)
+        if not step.slices and not self.flight:
+            # Every decode waits for blocks of those before it, and these yielded their tokens to the decodes: the blocks come first.
+            step.decodes_first = False
+            self._continue_running(step)
         if len(self.waiting) and not step.preempted:
             self._admit_waiting(step, now_s)
         return self._close(step) if step.slices else None
@@ -162,24 +174,23 @@ class Scheduler:
 
     def _continue_running(self, step: Step) -> None:
         """Walk the running in order. Most decode one token into blocks they have: those take the short way."""
-        left, samples, exclusive = step.left, step.samples, self._exclusive
-        slices, sequences = step.slices, step.sequences
+        exclusive, slices, sequences = self._exclusive, step.slices, step.sequences
+        allowed = short = min(step.left, step.samples)  # how many more may take the short way
         for seq in self.running.items:  # preemption shortens this list at its end while it is walked
             piece = seq.steady
-            if piece is not None and seq.planned < seq.room and left > 0 and samples > 0 and not (exclusive and seq.pending):
+            if piece is not None and seq.planned < seq.room and short and not (exclusive and seq.pending):
                 seq.planned += 1
                 seq.pending += 1
-                left -= 1
-                samples -= 1
+                short -= 1
                 slices.append(piece)
                 sequences.append(seq)
             else:
-                step.left, step.samples = left, samples
+                step.spend(allowed - short)
                 n = self._size(seq, step)
                 if n > 0 and self._reserve(seq, n, step):
                     self._take(seq, n, step)
-                left, samples = step.left, step.samples
-        step.left, step.samples = left, samples
+                allowed = short = min(step.left, step.samples)
+        step.spend(allowed - short)
 
     def _size(self, seq: Sequence, step: Step) -> int:
         """How far a running sequence may advance in this step."""
@@ -188,7 +199,7 @@ class Scheduler:
                 return 0
             return min(1 + seq.drafts, seq.bound - seq.planned, step.left)
         want = seq.fed - seq.planned
-        n = self._clip(seq, min(want, step.left - self._set_aside(seq)))
+        n = self._clip(seq, max(0, min(want, step.left - (self._set_aside(seq) if step.decodes_first else 0))))
         if n == want and step.samples == 0:
             return 0
         return n
@@ -215,7 +226,7 @@ class Scheduler:
         while True:
             grown = self.cache.grow(seq, seq.planned + n)
             if grown is not None:
-                step.grown += [Growth(seq.row, *entry) for entry in grown]
+                step.grown += grown
                 return True
             if self.running.items[-1] is seq:
                 # Alone it fits, at the latest once no draft is in doubt any more: until then a window keeps blocks for their refusal.
@@ -239,12 +250,9 @@ class Scheduler:
         step.slices.append(piece)
         if piece.sample:
             step.samples -= 1
-            seq.spread = True
             seq.pending += 1 + piece.drafts
             seq.unsure += piece.drafts
             seq.drafts = self._max_drafts
-            if not self._max_drafts and seq.steady is None:
-                seq.steady = Slice(seq.row, seq.generation, 1, 0, True)
 
     def _admit_waiting(self, step: Step, now_s: float) -> None:
         """Walk the waiting in order; the first that lacks room ends the walk, one held back by something of its own is overtaken."""
@@ -309,7 +317,7 @@ class Scheduler:
         )
         grown = self.cache.grow(seq, seq.planned + n)
         assert grown is not None, "the room was checked"
-        step.grown += [Growth(seq.row, *entry) for entry in grown]
+        step.grown += grown
         self._take(seq, n, step)
 
     def _close(self, step: Step) -> Plan:
@@ -317,7 +325,9 @@ class Scheduler:
         self._steps += 1
         plan = Plan(self._steps, tuple(step.slices), tuple(step.admitted), tuple(self._retired), tuple(step.grown))
         self._retired.clear()
-        registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks if seq.planned >= seq.mark]
+        registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks]
+        for seq in step.chunks:
+            seq.spread = seq.spread or seq.planned == seq.fed
         self.flight.append(Flight(plan, step.sequences, registered))
         return plan
 
@@ -329,46 +339,50 @@ class Scheduler:
         assert output.step == plan.step
         plain = not (output.num_drafts or output.logprobs or output.prompt_logprobs or output.failed)
         news: list[SequenceOutput] = []
-        ignored = 0
-        for i, (piece, seq, sampled) in enumerate(zip(plan.slices, flight.sequences, output.tokens)):
-            if piece is seq.steady and plain and seq.reported:
+        ignored = beyond = 0
+        for piece, seq, sampled, i in zip(plan.slices, flight.sequences, output.tokens, range(len(plan.slices))):
+            if piece is seq.steady and plain:
                 token = sampled[0]
                 tokens = seq.tokens
                 tokens.append(token)
                 seq.pending -= 1
                 reason = stop = None
-                if len(tokens) > seq.mark or token in seq.ending:
-                    reason, stop = self._advance(seq, token)
+                if len(tokens) > seq.bound or token in seq.ending:
+                    reason, stop = self._ending(seq, token)
                 news.append(
-                    SequenceOutput(seq.request_id, seq.index, (token,), (), (), reason, stop, None, seq.num_preemptions, None, None)
+                    new(SequenceOutput, (seq.request_id, seq.index, (token,), (), (), reason, stop, None, seq.num_preemptions, None, None))
                 )
             elif piece.generation == seq.generation:
                 said = self._accept(seq, piece, sampled, i, output)
                 if said is not None:
                     news.append(said)
+                    beyond += len(said.token_ids) - 1
             else:
                 ignored += 1
         self.counts["slices_ignored"] += ignored
-        self.counts["generation_tokens"] += sum([len(said.token_ids) for said in news])
+        self.counts["generation_tokens"] += len(news) + beyond
         return news
 
     def fail(self, plan: Plan, reason: str) -> list[SequenceOutput]:
-        """The oldest plan in flight raised: its sequences end with an error, and nothing that hangs on what it wrote is kept."""
-        flight = self._land(plan)
+        """A plan in flight raised: its sequences end with an error, and nothing that hangs on what it should have written is kept."""
+        place = next(i for i, flight in enumerate(self.flight) if flight.plan is plan)
+        flight = self.flight[place]
+        later = list(self.flight)[place:]
+        del self.flight[place]
         self.counts["failed_steps"] += 1
-        writers = {block: seq for one in (flight, *self.flight) for seq, blocks in one.registered for block in blocks}
-        self.cache.unregister(list(writers))
-        news: list[SequenceOutput] = []
-        for piece, seq in zip(plan.slices, flight.sequences):
-            if piece.generation == seq.generation:
-                self._end(seq, FinishReason.ERROR)
-                news.append(SequenceOutput(seq.request_id, seq.index, finish_reason=FinishReason.ERROR, stop_reason=reason))
+        writers = {block: seq for one in later for seq, blocks in one.registered for block in blocks}
+        self.cache.unregister(writers)
+        news = [
+            self._end_in_error(seq, reason) for piece, seq in zip(plan.slices, flight.sequences) if piece.generation == seq.generation
+        ]
         for seq in [seq for seq in self.waiting if seq.pending]:
             self._disown(seq)
         for seq in [seq for seq in self.running if any(writers.get(block, seq) is not seq for table in seq.blocks for block in table)]:
             self.running.remove(seq)
+            self.cache.discard(seq)
             self._preempt(seq)
             self._disown(seq)
+            self.cache.enter(seq)
         return news
 
     def _land(self, plan: Plan) -> Flight:
@@ -379,8 +393,7 @@ class Scheduler:
     def _accept(self, seq: Sequence, piece: Slice, sampled: list[int], i: int, output: StepOutput) -> SequenceOutput | None:
         """Take what slice `i` gave, in every case but the plainest."""
         if output.failed and i in output.failed:
-            self._end(seq, FinishReason.ERROR)
-            return SequenceOutput(seq.request_id, seq.index, finish_reason=FinishReason.ERROR, stop_reason=output.failed[i])
+            return self._end_in_error(seq, output.failed[i])
         prompt_logprobs = self._prompt_logprobs(seq, piece, (output.prompt_logprobs or {}).get(i, []))
         if not piece.sample:
             return SequenceOutput(seq.request_id, seq.index, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
@@ -390,8 +403,8 @@ class Scheduler:
         for token in sampled:
             seq.tokens.append(token)
             num_taken += 1
-            if len(seq.tokens) > seq.mark or token in seq.ending:
-                reason, stop = self._advance(seq, token)
+            if len(seq.tokens) > seq.bound or token in seq.ending:
+                reason, stop = self._ending(seq, token)
                 if reason is not None:
                     break
         said = SequenceOutput(
@@ -404,6 +417,8 @@ class Scheduler:
             stop,
             num_preemptions=seq.num_preemptions,
         )
+        if not self._max_drafts and seq.row >= 0 and seq.steady is None:
+            seq.steady = Slice(seq.row, seq.generation, 1, 0, True)
         if seq.reported:
             return said
         seq.reported = True
@@ -425,8 +440,8 @@ class Scheduler:
                 seq.planned -= refused
                 self.cache.trim(seq)
 
-    def _advance(self, seq: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
-        """A token was appended that may fill a block or end the sequence: why it ended, and by which token of the caller's."""
+    def _ending(self, seq: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
+        """A token was appended that may end the sequence: why it has ended, if so, and by which token of the caller's."""
         reason = stop = None
         params = seq.request.params
         if token in seq.ending and seq.num_output > params.min_tokens:
@@ -435,8 +450,6 @@ class Scheduler:
                 stop = token
         elif len(seq.tokens) > seq.bound:
             reason = FinishReason.LENGTH
-        if seq.row >= 0:
-            self.cache.register(seq, len(seq.tokens) - 1)
         if reason is not None:
             self._end(seq, reason)
         return reason, stop
@@ -492,6 +505,12 @@ class Scheduler:
         del family[seq.index]
         if not family:
             del self._live[seq.request_id]
+
+    def _end_in_error(self, seq: Sequence, reason: str) -> SequenceOutput:
+        """What it wrote may be worthless, so nobody shall find it."""
+        self.cache.discard(seq)
+        self._end(seq, FinishReason.ERROR)
+        return SequenceOutput(seq.request_id, seq.index, finish_reason=FinishReason.ERROR, stop_reason=reason)
 
     def _vacate(self, seq: Sequence) -> None:
         """Give up the row and all blocks."""

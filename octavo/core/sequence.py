@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from octavo.core.kv.hashing import Prefix
 from octavo.core.plan import Slice
 from octavo.types import FinishReason, Request
+
+NEVER = sys.maxsize
 
 
 class Sequence:
@@ -19,7 +23,7 @@ class Sequence:
         "tokens", "num_prompt", "bound", "ending",
         "pending", "drafts", "unsure", "planned", "fed", "spread",
         "row", "generation", "steady", "room",
-        "blocks", "dropped", "capacity", "chain", "registered", "mark", "caching", "private",
+        "blocks", "dropped", "capacity", "chain", "registered", "caching", "private",
         "finish_reason", "reported", "admitted", "seen_s", "queued_s", "cached_tokens", "miss", "num_preemptions", "scored", "prompt_sent",
     )  # fmt: skip
 
@@ -58,7 +62,6 @@ class Sequence:
         self.capacity = 0  # tokens that every table covers
         self.chain: list[Prefix] = []
         self.registered = 0  # units of the chain whose blocks can be found by others
-        self.mark = 0  # past this length something is due: a block can be registered, or the length is full
         self.caching = False
         self.private = False  # shares blocks with its siblings only
 

@@ -71,6 +71,13 @@ class Engine:
             self.scheduler.finish(request_id, index, FinishReason.STOP, max(0, len(told.tokens) - 1))
 
     def step(self) -> Plan | None:
+        plan = self.plan()
+        if self.flight and (len(self.flight) > self.settings.overlap_depth or plan is None):
+            self.commit()
+        return plan
+
+    def plan(self) -> Plan | None:
+        """Make a plan, if there is something to plan, and submit it."""
         self.steps += 1
         plan = self.scheduler.plan(float(self.steps))
         if plan is not None:
@@ -78,11 +85,15 @@ class Engine:
             self.plans.append(plan)
             self.flight.append((plan, self.executor.submit(plan)))
             self._check_written()
-        if self.flight and (len(self.flight) > self.settings.overlap_depth or plan is None):
-            self._commit(*self.flight.popleft())
         if self._audit:
             audit(self.scheduler)
         return plan
+
+    def commit(self) -> None:
+        """Take the outcome of the oldest plan in flight."""
+        self._commit(*self.flight.popleft())
+        if self._audit:
+            audit(self.scheduler)
 
     def run(self, max_steps: int = 100_000) -> None:
         """Until everything has ended."""
@@ -146,6 +157,8 @@ class Engine:
             else:
                 assert said.num_cached_tokens is None
             told.tokens += said.token_ids
+            asked = self.requests[said.request_id].params.logprobs is not None
+            assert [entry.token_ids[0] for entry in said.logprobs] == (list(said.token_ids) if asked else [])
             told.prompt_logprobs += [entry.token_ids[0] for entry in said.prompt_logprobs]
             told.reason = said.finish_reason
 
@@ -184,7 +197,7 @@ def audit(scheduler: Scheduler) -> None:
             for block in table[seq.dropped[number] :]:
                 users[block] += 1
                 assert group_of.setdefault(block, number) == number, "a block in two groups"
-            assert len(table) * groups[number].block_tokens >= seq.planned
+            assert len(table) == -(-seq.planned // groups[number].block_tokens), "neither fewer blocks than planned tokens need nor more"
         _check_counters(seq)
         assert seq.row >= 0
     for seq in scheduler.waiting:

@@ -81,6 +81,7 @@ class FakeRow:
     tokens: list[int]
     computed: int
     tables: list[list[int]]
+    logprobs: bool
     prompt_logprobs: bool
     drafts: list[int] = field(default_factory=list)
     sampling: bool = False  # a step samples for it, and what came of it is not recorded yet
@@ -96,8 +97,11 @@ class FakeDevice:
         self.rows: list[FakeRow | None] = [None] * max_num_seqs
         self.written: set[int] = set()  # blocks that the last step wrote
 
-    def forward(self, plan: Plan) -> list[list[int]]:
-        """Apply the plan and write its KV. Per slice: the tokens sampled at its last position and at each of its drafts."""
+    def forward(self, plan: Plan, broken: bool = False) -> list[list[int]]:
+        """Apply the plan and write its KV. Per slice: the tokens sampled at its last position and at each of its drafts.
+
+        A broken step leaves rubbish in the memory that it should have written.
+        """
         for row in plan.retired:
             assert self.rows[row] is not None
             self.rows[row] = None
@@ -106,14 +110,19 @@ class FakeDevice:
             assert new.computed < len(new.tokens)
             self.rows[new.row] = FakeRow(
                 new.generation, new.index, new.seed, new.num_prompt_tokens, list(new.tokens), new.computed,
-                [list(table) for table in new.blocks], new.params.prompt_logprobs is not None,
+                [list(table) for table in new.blocks], new.params.logprobs is not None,
+                new.params.prompt_logprobs is not None,
             )  # fmt: skip
         for growth in plan.grown:
             row = self.rows[growth.row]
             assert row is not None
             row.tables[growth.group][growth.first :] = growth.blocks
         self.written.clear()
-        return [self._run(piece) for piece in plan.slices]
+        samples = [self._run(piece) for piece in plan.slices]
+        if broken:
+            for block in self.written:
+                self.memory[block] = [-self.memory[block][0]] * len(self.memory[block])
+        return samples
 
     def _run(self, piece: Slice) -> list[int]:
         row = self.rows[piece.row]
@@ -220,7 +229,8 @@ class FakeExecutor:
         """Run the step on its next stage; on the last, sample and tell every stage."""
         if step.output is not None:
             return
-        samples = self.devices[step.stage].forward(step.plan)
+        broken = step.plan.step in self.failing
+        samples = self.devices[step.stage].forward(step.plan, broken)
         assert step.samples is None or samples == step.samples, "stages disagree about the context"
         step.samples = samples
         step.stage += 1
@@ -233,10 +243,13 @@ class FakeExecutor:
         tokens: list[list[int]] = []
         num_drafts: list[int] = []
         scored: dict[int, list[TokenLogprobs]] = {}
+        logprobs: dict[int, list[TokenLogprobs]] = {}
         for i, (piece, sampled) in enumerate(zip(plan.slices, samples)):
             row = last.rows[piece.row]
             assert row is not None
             taken = last.accept(piece, sampled) if piece.sample else []
+            if row.logprobs and taken:
+                logprobs[i] = [TokenLogprobs((token,), (-1.0,), 1) for token in taken]
             if row.prompt_logprobs and piece.tokens:
                 start = row.computed if piece.sample else row.computed - piece.count
                 known = row.tokens[start + 1 : min(start + piece.count + 1, row.num_prompt)]
@@ -247,7 +260,7 @@ class FakeExecutor:
             if piece.sample:
                 for device in self.devices:
                     device.record(piece, taken, drafts)
-        return StepOutput(plan.step, tokens, num_drafts if self.num_drafts else None, prompt_logprobs=scored or None)
+        return StepOutput(plan.step, tokens, num_drafts if self.num_drafts else None, logprobs or None, scored or None)
 
     def _propose(self, row: FakeRow, taken: list[int]) -> list[int]:
         count = self._random.randint(0, self.num_drafts)
@@ -268,9 +281,8 @@ class FakeStep:
         self._executor = executor
 
     def result(self) -> StepOutput:
-        if self.plan.step in self._executor.failing:
-            self._executor.wait(self)
-            raise RuntimeError(f"step {self.plan.step} failed")
         self._executor.wait(self)
+        if self.plan.step in self._executor.failing:
+            raise RuntimeError(f"step {self.plan.step} failed")
         assert self.output is not None
         return self.output

@@ -28,7 +28,7 @@ class Workload:
     requests: tuple[tuple[int, Request], ...]  # the step at which each arrives
     aborts: tuple[tuple[int, str], ...]
     finishes: tuple[tuple[int, str, int], ...]
-    failing: tuple[int, ...]
+    failing: tuple[int, ...]  # steps that raise
 
 
 def draw_workload(seed: int) -> Workload:
@@ -79,6 +79,7 @@ def _request(draw: Random, number: int, max_model_len: int) -> Request:
         max_tokens=max_tokens,
         min_tokens=draw.randint(0, 4) if max_tokens is None or max_tokens >= 4 else 0,
         eos_token_ids=(0, 5) if draw.random() < 0.7 else (),
+        logprobs=0 if draw.random() < 0.2 else None,
         prompt_logprobs=1 if draw.random() < 0.15 else None,
     )
     return Request(

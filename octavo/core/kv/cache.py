@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from octavo.core.kv.hashing import Digest, Prefix, PrefixTree, scope_of, sha256
 from octavo.core.kv.layout import KVLayout
 from octavo.core.kv.misses import Misses
 from octavo.core.kv.pool import BlockPool
-from octavo.core.sequence import Sequence
+from octavo.core.plan import Growth
+from octavo.core.sequence import NEVER, Sequence
 
 NO_BLOCK = 0  # stands in a table where the block is not held; nobody reads there
 
@@ -34,6 +36,7 @@ class KVCache:
         self.hits = 0  # tokens found
         self.collisions = 0
         self._no_hit = Hit(0, ((),) * len(layout.groups), (0,) * len(layout.groups))
+        self._sizes = [group.block_tokens for group in layout.groups]
         self._units = [group.block_tokens // layout.block_tokens for group in layout.groups]  # of the chain, per block of the group
         self._windowed = [
             (number, group) for number, group in enumerate(layout.groups) if group.spec.droppable(1 << 40, group.block_tokens) > 0
@@ -55,32 +58,34 @@ class KVCache:
             idle += sum(pool.users[block] == 0 for block in table[dropped:])
         return max(0, self.layout.peak_blocks(num_tokens, chunk) - held) + idle <= pool.num_free
 
-    def grow(self, seq: Sequence, num_tokens: int) -> Many[tuple[int, int, tuple[int, ...]]] | None:
-        """Cover `num_tokens` tokens: the new table entries as (group, first, blocks), or None, with nothing taken, if there is no room."""
+    def grow(self, seq: Sequence, num_tokens: int) -> Many[Growth] | None:
+        """Cover `num_tokens` tokens: the new table entries, or None, with nothing taken, if there is no room."""
         if self._windowed:
             self._drop(seq)
         if num_tokens <= seq.capacity:
             return ()
-        missing = [
-            group.spec.table_blocks(num_tokens, group.block_tokens) - len(table) for group, table in zip(self.layout.groups, seq.blocks)
-        ]
-        if sum(n for n in missing if n > 0) > self.pool.num_free:
+        pool = self.pool
+        missing = [-(-num_tokens // size) - len(table) for size, table in zip(self._sizes, seq.blocks)]
+        if sum(missing) > pool.num_free and sum([n for n in missing if n > 0]) > pool.num_free:
             return None
-        grown: list[tuple[int, int, tuple[int, ...]]] = []
-        take = self.pool.take
-        for number, n in enumerate(missing):
+        grown: list[Growth] = []
+        capacity = NEVER
+        for number, (size, table, n) in enumerate(zip(self._sizes, seq.blocks, missing)):
             if n > 0:
-                table = seq.blocks[number]
-                new = tuple([take() for _ in range(n)])
-                grown.append((number, len(table), new))
-                table.extend(new)
-        self._measure(seq)
+                new = (pool.take(),) if n == 1 else tuple([pool.take() for _ in range(n)])
+                grown.append(Growth(seq.row, number, len(table), new))
+                table += new
+            covered = len(table) * size
+            if covered < capacity:
+                capacity = covered
+        seq.capacity = capacity
+        seq.room = capacity if capacity < seq.bound else seq.bound
         return grown
 
     def trim(self, seq: Sequence) -> None:
         """Give back the blocks past what is planned: drafts were refused."""
-        for group, table in zip(self.layout.groups, seq.blocks):
-            keep = group.spec.table_blocks(seq.planned, group.block_tokens)
+        for size, table in zip(self._sizes, seq.blocks):
+            keep = -(-seq.planned // size)
             if keep < len(table):
                 for block in reversed(table[keep:]):
                     self.pool.give_back(block)
@@ -88,7 +93,9 @@ class KVCache:
         self._measure(seq)
 
     def release(self, seq: Sequence) -> None:
-        """Give all blocks back, tails first."""
+        """Give all blocks back, tails first, after letting others find them: blocks of output are registered here and not while decoding,
+        which keeps hashing out of the steps; hardly anybody could use them earlier."""
+        self.register(seq, min(seq.planned, len(seq.tokens) - 1))
         give_back = self.pool.give_back
         for number, table in enumerate(seq.blocks):
             for block in reversed(table[seq.dropped[number] :]):
@@ -108,7 +115,7 @@ class KVCache:
                 seq.dropped[number] = drop
 
     def _measure(self, seq: Sequence) -> None:
-        seq.capacity = min(len(table) * group.block_tokens for group, table in zip(self.layout.groups, seq.blocks))
+        seq.capacity = min([len(table) * size for size, table in zip(self._sizes, seq.blocks)])
         seq.room = min(seq.bound, seq.capacity)
 
     # ---- prefixes
@@ -157,14 +164,13 @@ class KVCache:
             seq.dropped[number] = hit.dropped[number]
         seq.planned = hit.num_tokens
         seq.registered = hit.num_tokens // self.tree.block_tokens
-        self._set_mark(seq)
         self._measure(seq)
 
     def account(self, seq: Sequence, hit: Hit) -> None:
         """Count the first look-up of a sequence and say why it gave no more."""
-        seq.cached_tokens = hit.num_tokens
         if not self.enabled:
             return
+        seq.cached_tokens = hit.num_tokens
         self.queries += len(seq.tokens)
         self.hits += hit.num_tokens
         if not self._reads(seq):
@@ -178,26 +184,34 @@ class KVCache:
 
     def register(self, seq: Sequence, num_tokens: int) -> list[int]:
         """The first `num_tokens` tokens are known and their KV is written by steps submitted: let others find the whole blocks."""
-        unit = self.tree.block_tokens
-        target = min(num_tokens, seq.num_prompt if seq.private else num_tokens) // unit
-        target = min(target, len(self._chain(seq, target)))
         new: list[int] = []
-        for number, units in enumerate(self._units):
-            table = seq.blocks[number]
-            for i in range(max(seq.registered // units, seq.dropped[number]), target // units):
-                prefix = seq.chain[(i + 1) * units - 1]
-                if prefix.blocks[number] < 0 and self.pool.content(table[i]) is None:
-                    self.pool.keep(table[i], number, prefix)
-                    new.append(table[i])
-                    self.misses.note(prefix)
-        seq.registered = max(seq.registered, target)
-        self._set_mark(seq)
+        if seq.caching:
+            target = (num_tokens if num_tokens < seq.num_prompt or not seq.private else seq.num_prompt) // self.tree.block_tokens
+            chain = self._chain(seq, target)
+            target = min(target, len(chain))
+            pool = self.pool
+            for number, (units, table) in enumerate(zip(self._units, seq.blocks)):
+                for i in range(max(seq.registered // units, seq.dropped[number]), target // units):
+                    prefix = chain[(i + 1) * units - 1]
+                    if prefix.blocks[number] < 0:
+                        pool.keep(table[i], number, prefix)
+                        new.append(table[i])
+                        self.misses.note(prefix)
+            if target > seq.registered:
+                seq.registered = target
         return new
 
-    def unregister(self, blocks: Many[int]) -> None:
+    def unregister(self, blocks: Iterable[int]) -> None:
+        """Nobody may find these blocks any more: what was to be written there was not, or is in doubt."""
         for block in blocks:
             if self.pool.content(block) is not None:
                 self.pool.forget(block)
+
+    def discard(self, seq: Sequence) -> None:
+        """Nobody may find anything of this sequence any more, nor what it held of others."""
+        for table, dropped in zip(seq.blocks, seq.dropped):
+            self.unregister(table[dropped:])
+        seq.caching = False
 
     def reset(self) -> bool:
         """Forget every cached block; False, with nothing done, while sequences hold some."""
@@ -207,22 +221,18 @@ class KVCache:
         self.misses.clear()
         return True
 
-    def _set_mark(self, seq: Sequence) -> None:
-        """Past the mark something is due: the next block can be registered, or the sequence has its full length."""
-        seq.mark = min(seq.bound, (seq.registered + 1) * self.tree.block_tokens) if seq.caching else seq.bound
-
     def _reads(self, seq: Sequence) -> bool:
         return seq.caching and (seq.index > 0 or not seq.request.params.skip_reading_prefix_cache)
 
     def _chain(self, seq: Sequence, num_units: int) -> list[Prefix]:
         """The sequence's prefixes up to `num_units` units; shorter where a digest collides, and then for good."""
         chain = seq.chain
-        if not seq.caching:
+        if not seq.caching or len(chain) >= num_units:
             return chain
         media = seq.request.media
+        parent = chain[-1] if chain else self.tree.root(*scope_of(seq.request, seq.private))
         while len(chain) < num_units:
-            parent = chain[-1] if chain else self.tree.root(*scope_of(seq.request, seq.private))
-            node = None if parent is None else self.tree.child(parent, self.tree.content(seq.tokens, len(chain), media))
+            node = parent = self.tree.child(parent, self.tree.content(seq.tokens, len(chain), media)) if parent else None
             if node is None:
                 self.collisions += 1
                 seq.caching = False

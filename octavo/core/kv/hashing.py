@@ -71,11 +71,12 @@ class PrefixTree:
                 data += f"|{item.kind}:{item.content_hash}:{item.offset - start}".encode()
         return data
 
-    def note(self, prefix: Prefix) -> None:
-        """The prefix has been cached: remember its content at its parent."""
-        parent = prefix.parent
-        if parent is not None and prefix.content not in parent.recent:
-            parent.recent = (prefix.content, *parent.recent[: RECENT_CHILDREN - 1])
+    def note(self, parent: Prefix, content: bytes) -> None:
+        """The child of `parent` with this content has been cached: remember it at the parent."""
+        if not parent.recent:
+            parent.recent = (content,)
+        elif content not in parent.recent:
+            parent.recent = (content, *parent.recent[: RECENT_CHILDREN - 1])
 
     def shared_tokens(self, content: bytes, parent: Prefix) -> int:
         """How many leading tokens of `content` agree with the closest block cached after `parent`, below a whole block."""
@@ -88,7 +89,7 @@ class PrefixTree:
         return best
 
     def _intern(self, parent: Prefix | None, content: bytes) -> Prefix | None:
-        digest = self._digest((parent.digest if parent is not None else b"") + content)
+        digest = self._digest(parent.digest + content if parent else content)
         node = self._nodes.get(digest)
         if node is None:
             node = Prefix(digest, parent, content, self.num_groups)

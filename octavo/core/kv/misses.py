@@ -23,10 +23,11 @@ class Misses:
 
     def note(self, prefix: Prefix) -> None:
         """The prefix has been cached."""
-        self._tree.note(prefix)
-        root = prefix.parent
-        if root is not None and root.parent is None:
-            self._first[prefix.content] = root.digest
+        parent = prefix.parent
+        assert parent is not None
+        self._tree.note(parent, prefix.content)
+        if parent.parent is None:
+            self._first[prefix.content] = parent.digest
             self._first.move_to_end(prefix.content)
             if len(self._first) > FIRST_BLOCKS:
                 self._first.popitem(last=False)

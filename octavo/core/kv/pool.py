@@ -62,6 +62,7 @@ class BlockPool:
     def keep(self, block: int, group: int, prefix: Prefix) -> None:
         """The used block now holds the last block of `prefix` in `group` and can be found there."""
         assert prefix.blocks[group] < 0
+        assert block not in self._content
         prefix.blocks[group] = block
         self._content[block] = (group, prefix)
 
