@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,19 +31,41 @@ class Sampled:
             return self.tokens[:, -1]
         return self.tokens.gather(1, self.accepted[:, None] - 1)[:, 0]
 
-    def to_output(self, plan: Plan, prompt: Mapping[int, Scores] | None = None) -> StepOutput:
-        """Copy to the host, once, and sort by slice. Waits for the device. `prompt`: scores of prompt tokens by slice index."""
+    def first(self, num_slices: int) -> Sampled:
+        """The same of the first sampled slices only, where the rest is padding."""
+        return replace(self, rows=self.rows[:num_slices], tokens=self.tokens[:num_slices], peaks=self.peaks[:num_slices])
+
+    def fetch(self, plan: Plan, prompt: Mapping[int, Scores] | None = None) -> Fetching:
+        """Start the one copy to the host. `prompt`: scores of prompt tokens by slice index."""
         prompt = prompt or {}
         parts = [self.tokens, self.peaks] + ([] if self.accepted is None else [self.accepted])
         for scores in (*(scores for _, scores in self.scores), *prompt.values()):
             parts += [scores.token_ids, scores.logprobs, scores.ranks]
-        host = iter(_to_host(parts))
+        copied, arrived = _start_copy(parts)
+        return Fetching(plan, tuple(at for at, _ in self.scores), tuple(prompt), self.accepted is not None, parts, copied, arrived)
 
+
+@dataclass(frozen=True)
+class Fetching:
+    """A step whose outcome is on its way to the host."""
+
+    plan: Plan
+    scored: tuple[tuple[int, ...], ...]  # for each part of the scores, the indices in n they belong to
+    prompts: tuple[int, ...]  # slice indices with scores of prompt tokens
+    counted: bool  # whether not all tokens count
+    parts: Sequence[torch.Tensor]  # on the device
+    copied: torch.Tensor | None  # their values one after the other in pinned host memory; None: the parts are on the host
+    arrived: torch.cuda.Event | None
+
+    def result(self) -> StepOutput:
+        """Wait for the copy, and sort by slice."""
+        plan = self.plan
+        host = iter(self._host())
         tokens, peaks = next(host).tolist(), next(host).tolist()
-        if self.accepted is not None:
+        if self.counted:
             tokens = [row[:count] for row, count in zip(tokens, next(host).tolist())]
-        by_index = {i: entry for at, _ in self.scores for i, entry in zip(at, _entries(host))}
-        prompt_entries = {index: _entries(host) for index in prompt}
+        by_index = {i: entry for at in self.scored for i, entry in zip(at, _entries(host))}
+        prompt_entries = {index: _entries(host) for index in self.prompts}
 
         at = [i for i, piece in enumerate(plan.slices) if piece.sample]
         by_slice: list[list[int]] = [[] for _ in plan.slices]
@@ -61,14 +83,24 @@ class Sampled:
             failed=failed or None,
         )
 
+    def _host(self) -> Sequence[torch.Tensor]:
+        if self.copied is None or self.arrived is None:
+            return self.parts
+        self.arrived.synchronize()
+        pieces = self.copied.split([part.numel() for part in self.parts])
+        return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, self.parts)]
 
-def _to_host(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors on the host, by one copy: float64 holds token ids and float32 numbers exactly."""
-    if parts[0].device.type == "cpu":
-        return list(parts)
-    flat = torch.cat([part.reshape(-1).to(torch.float64) for part in parts]).cpu()
-    pieces = flat.split([part.numel() for part in parts])
-    return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, parts)]
+
+def _start_copy(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.cuda.Event | None]:
+    """All parts to pinned memory by one copy that the host does not wait for: float64 holds token ids and float32 numbers exactly."""
+    if not parts[0].is_cuda:
+        return None, None
+    flat = torch.cat([part.reshape(-1).to(torch.float64) for part in parts])
+    host = torch.empty(flat.shape, dtype=torch.float64, pin_memory=True)
+    host.copy_(flat, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return host, arrived
 
 
 def _entries(host: Iterator[torch.Tensor]) -> list[TokenLogprobs]:

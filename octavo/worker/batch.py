@@ -39,6 +39,8 @@ class BatchBuilder:
         self._starts = torch.zeros(max_slices + 1, dtype=torch.int32, device=device)
         self._rows = torch.zeros(max_slices, dtype=torch.int32, device=device)
         self._offsets = torch.arange(max_tokens, device=device)
+        self._each_start = torch.arange(max_slices + 1, dtype=torch.int32, device=device)  # of slices of one token each
+        self._max_length = settings.max_model_len
         self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
     def build(self, plan: Plan, rows: Rows) -> Batch:
@@ -84,6 +86,33 @@ class BatchBuilder:
             num_slices=num_slices,
             max_count=max_count,
             max_length=max_length,
+        )
+
+    def decode(self, row_ids: torch.Tensor, rows: Rows) -> Batch:
+        """One token for each of the rows [S] int64, by operations on the device alone; the padding row gets nothing to do."""
+        num = row_ids.numel()
+        real = row_ids != rows.padding  # [S]
+        computed = torch.where(real, rows.computed[row_ids], 0)
+        positions = self._positions[:num].copy_(computed)
+        slots = self._slots[:, :num]
+        for group, block_tokens in enumerate(self._block_tokens):
+            block = rows.block_tables[group][row_ids, positions // block_tokens].to(torch.int64)  # [S]
+            slots[group] = torch.where(real, block * block_tokens + positions % block_tokens, -1)
+        tokens = self._tokens[:num].copy_(rows.last_token[row_ids])
+        each = self._offsets[:num]
+        return Batch(
+            tokens=tokens,
+            positions=positions,
+            starts=self._each_start[: num + 1],
+            lengths=self._lengths[:num].copy_(computed + real),
+            rows=self._rows[:num].copy_(row_ids),
+            slots=slots,
+            sample_at=each,
+            sample_rows=row_ids,
+            num_tokens=num,
+            num_slices=num,
+            max_count=1,
+            max_length=self._max_length,
         )
 
     def _stage(self, slices: Sequence[Slice]) -> Sequence[torch.Tensor]:

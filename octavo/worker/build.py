@@ -15,9 +15,10 @@ from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.models.tensors import LazyTensor
 from octavo.sampling.prompt_scores import PromptScores
-from octavo.sampling.sampler import Sampler
+from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Stage
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.graphs import DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
@@ -51,7 +52,12 @@ def build_runner(
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device)
-    return Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab))
+    runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
+    if settings.graph_sizes:
+        with timed("capture graphs"):
+            runner.graphs = DecodeGraphs(runner.decode, settings.graph_sizes, rows.padding, device)
+            runner.graphs.capture([Recipe(())])
+    return runner
 
 
 def num_slots(settings: Resolved) -> int:

@@ -132,6 +132,7 @@ class Rows:
         if sampled.refused is not None:
             self.computed.index_add_(0, sampled.rows, sampled.refused, alpha=-1)
         self.last_token.index_copy_(0, sampled.rows, sampled.newest)
+        self.computed[self.padding].zero_()  # a padded batch advances it
 
     def _admit(self, admission: Admission, news: _News) -> None:
         row = admission.row

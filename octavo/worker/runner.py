@@ -6,19 +6,18 @@ into the parts (model, attention backend, sampler, rows) before the runner is ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from octavo.attention.backend import AttentionBackend
 from octavo.context import Batch, ForwardContext
 from octavo.core.kv.layout import KVLayout
-from octavo.core.plan import Plan, StepOutput
+from octavo.core.plan import Plan
+from octavo.sampling.grammar import Masks
 from octavo.sampling.prompt_scores import PromptScores
-from octavo.sampling.sampled import Sampled
-from octavo.sampling.sampler import Sampler
+from octavo.sampling.sampled import Fetching, Sampled
+from octavo.sampling.sampler import Recipe, Sampler
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.rows import Rows
 
@@ -31,14 +30,10 @@ class Model(Protocol):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...  # [N, hidden] -> [N, vocab]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step's output that is on the host already."""
+class Graphs(Protocol):
+    """Steps that were captured before."""
 
-    output: StepOutput
-
-    def result(self) -> StepOutput:
-        return self.output
+    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None: ...
 
 
 class Runner:
@@ -53,42 +48,60 @@ class Runner:
         layout: KVLayout,
         sampler: Sampler,
         prompt_scores: PromptScores,
+        graphs: Graphs,
     ) -> None:
         self.model, self.rows, self.batches = model, rows, batches
         self.attention, self.layout = attention, layout
-        self.sampler, self.prompt_scores = sampler, prompt_scores
+        self.sampler, self.prompt_scores, self.graphs = sampler, prompt_scores, graphs
         self._forwarded: tuple[Batch, torch.Tensor] | None = None  # of a plan whose second half has not come yet
 
     @torch.inference_mode()
-    def step(self, plan: Plan) -> Done:
-        self.forward(plan)
+    def step(self, plan: Plan) -> Fetching:
+        """Launch a whole step. The device may still run when this returns; the result waits for it."""
+        self.rows.apply(plan)
+        sampled = self.graphs.step(plan, self.sampler.recipe(plan, self.rows.held))
+        if sampled is not None:
+            return sampled.fetch(plan)
+        self._forward(plan)
         return self.sample(plan)
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> None:
-        """First half: rows, batch and the model's pass."""
+        """First half of a step whose sampling has to wait: rows, batch and the model's pass."""
         self.rows.apply(plan)
-        batch = self.batches.build(plan, self.rows)
-        hidden = self.model(ForwardContext(batch, self._plan_attention(batch)))  # [T, hidden]
-        self._forwarded = batch, hidden
+        self._forward(plan)
 
     @torch.inference_mode()
-    def sample(self, plan: Plan, masks: Any = None) -> Done:
+    def sample(self, plan: Plan, masks: Masks | None = None) -> Fetching:
         """Second half: logits, sampling, and what the rows note of it."""
         assert self._forwarded is not None, "sample follows the forward of the same plan"
         batch, hidden = self._forwarded
         self._forwarded = None
         recipe = self.sampler.recipe(plan, self.rows.held)
-        sampled: Sampled = self.sampler(self.model.logits(hidden[batch.sample_at]), batch, self.rows, recipe)
+        sampled = self.sampler(self.model.logits(hidden[batch.sample_at]), batch, self.rows, recipe, masks)
         self.rows.record(batch, sampled)
         scores = self.prompt_scores.score(plan, lambda at: self.model.logits(hidden[at]), hidden.device)
-        return Done(sampled.to_output(plan, scores))
+        return sampled.fetch(plan, scores)
+
+    @torch.inference_mode()
+    def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
+        """One token for each of these rows [S], by operations on the device alone: what a graph captures."""
+        batch = self.batches.decode(row_ids, self.rows)
+        hidden = self.model(self._context(batch))  # [S, hidden]
+        sampled = self.sampler(self.model.logits(hidden), batch, self.rows, recipe)
+        self.rows.record(batch, sampled)
+        return sampled
 
     def close(self) -> None:
         self._forwarded = None
 
-    def _plan_attention(self, batch: Batch) -> Sequence[Any]:
-        return tuple(
+    def _forward(self, plan: Plan) -> None:
+        batch = self.batches.build(plan, self.rows)
+        self._forwarded = batch, self.model(self._context(batch))
+
+    def _context(self, batch: Batch) -> ForwardContext:
+        plans = (
             self.attention.plan(batch, number, self.rows.block_tables[number], group.block_tokens)
             for number, group in enumerate(self.layout.groups)
         )
+        return ForwardContext(batch, tuple(plans))

@@ -72,6 +72,6 @@ def test_a_captured_step_follows_the_sequences_through_replays():
     for i in range(10):
         logits.copy_(logits_of(i))
         graph.replay()
-        assert sampled.to_output(plan).tokens == eager.step(dict(enumerate(logits_of(i)))).tokens
+        assert sampled.fetch(plan).result().tokens == eager.step(dict(enumerate(logits_of(i)))).tokens
     assert gpu.rows.computed[: len(MANY)].tolist() == [12] * len(MANY)
     assert gpu.rows.last_token[: len(MANY)].tolist() == sampled.tokens[:, 0].tolist()

@@ -82,7 +82,7 @@ class Bench:
         self.rows.record(self.batch(by_row), sampled)
         for row in by_row:
             self.lengths[row] += 1
-        return sampled.to_output(plan)
+        return sampled.fetch(plan).result()
 
     def batch(self, rows) -> Batch:
         n = len(rows)

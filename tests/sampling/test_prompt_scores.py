@@ -27,7 +27,7 @@ def run(scores, counts, row=1, prefix=2, prompt=PROMPT, **admission):
         tokens = torch.tensor([0] * prefix + list(prompt[fed : fed + count]))
         plan = Plan(0, (Slice(0, 0, prefix, 0, False), Slice(row, 0, count, 0, False)), admitted=admitted)
         found = scores.score(plan, lambda at, tokens=tokens: torch.from_numpy(TABLE)[tokens[at]], "cpu")
-        output = NOTHING.to_output(plan, found)
+        output = NOTHING.fetch(plan, found).result()
         entries += (output.prompt_logprobs or {}).get(1, [])
         admitted = ()
         fed += count
@@ -74,6 +74,6 @@ def test_placeholders_past_the_vocabulary_are_impossible_not_an_error():
     admission = Admission(0, 0, SamplingParams(prompt_logprobs=0), 0, (3, VOCAB + 2), 2, 0, ())
     plan = Plan(0, (Slice(0, 0, 2, 0, False),), (admission,))
     found = scores.score(plan, lambda at: torch.zeros(len(at), VOCAB), "cpu")
-    (entry,) = NOTHING.to_output(plan, found).prompt_logprobs[0]
+    (entry,) = NOTHING.fetch(plan, found).result().prompt_logprobs[0]
     assert entry.token_ids == (VOCAB + 2,)
     assert entry.logprobs == (-np.inf,)

@@ -145,7 +145,7 @@ def test_work_at_all_positions_equals_work_where_it_is_wanted(many, seed):
                 assert any(params.bad_token_ids for params in many)
                 return
             batch = bench.batch(range(len(many)))
-            outputs.append(bench.sampler(logits.clone(), batch, bench.rows, recipe).to_output(plan))
+            outputs.append(bench.sampler(logits.clone(), batch, bench.rows, recipe).fetch(plan).result())
             for row in range(len(many)):
                 bench.lengths[row] += 1
         assert outputs[0] == outputs[1]
@@ -367,12 +367,12 @@ def test_steps_that_sample_nothing_and_slices_that_do_not_sample():
     bench.admit(1, SamplingParams())
     plan = Plan(3, (Slice(0, 0, 2, 0, False), Slice(1, 0, 1, 0, True)))
     sampled = bench.sampler(torch.zeros(1, VOCAB), bench.batch([1]), bench.rows, bench.sampler.recipe(plan, bench.rows.held))
-    output = sampled.to_output(plan)
+    output = sampled.fetch(plan).result()
     assert output.step == 3
     assert [len(tokens) for tokens in output.tokens] == [0, 1]
     plan = Plan(4, (Slice(0, 0, 2, 0, False),))
     sampled = bench.sampler(torch.zeros(0, VOCAB), bench.batch([]), bench.rows, bench.sampler.recipe(plan, bench.rows.held))
-    assert sampled.to_output(plan).tokens == [[]]
+    assert sampled.fetch(plan).result().tokens == [[]]
 
 
 class Only:

@@ -63,3 +63,23 @@ def test_the_same_buffers_serve_every_step():
     assert after.max_length == 3
     for name in ("tokens", "positions", "lengths", "starts", "rows", "slots"):
         assert getattr(after, name).data_ptr() == getattr(before, name).data_ptr(), name
+
+
+def test_a_decode_step_needs_nothing_from_the_host():
+    """`decode` gives the batch that `build` gives, and padding rows nothing."""
+    rows, batches = make()
+    admitted = (admit(1, (3, 4, 5), 0, ((5,), (2,))), admit(3, (6, 7), 0, ((4,), (1,))))
+    rows.apply(Plan(1, admitted=admitted))
+    rows.computed[1], rows.last_token[1] = 3, 77
+    rows.computed[3], rows.last_token[3] = 2, 88
+    plan = Plan(2, slices=(Slice(3, 2, 1, 0, True), Slice(1, 1, 1, 0, True)))
+    names = ("tokens", "positions", "starts", "lengths", "rows", "slots", "sample_at", "sample_rows")
+    built = batches.build(plan, rows)
+    expected = {name: getattr(built, name).clone() for name in names}
+    got = batches.decode(torch.tensor([3, 1, rows.padding]), rows)
+    for name in names:
+        value = getattr(got, name)
+        size = len(expected[name][0]) if name == "slots" else len(expected[name])
+        assert torch.equal(value[..., :size], expected[name]), name
+    assert got.slots[:, 2].tolist() == [-1, -1]
+    assert got.lengths[2] == 0

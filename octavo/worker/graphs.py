@@ -1,0 +1,92 @@
+"""Whole decode steps as CUDA graphs: gather from rows, forward, sample, write back, all in one launch.
+
+A graph is captured for a padded number of sequences and for a way of sampling (`Recipe.everywhere`). What differs from step to step lives
+in memory that the graph reads: the rows, and the list of row numbers, which the host copies only when it has changed. Padding sequences use
+the padding row, whose KV goes nowhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from octavo.core.plan import Plan
+from octavo.sampling.sampled import Sampled
+from octavo.sampling.sampler import Recipe
+
+log = logging.getLogger(__name__)
+
+DecodeStep = Callable[[torch.Tensor, Recipe], Sampled]  # row numbers [S] int64 -> what the step sampled
+
+
+@dataclass(frozen=True)
+class Captured:
+    graph: torch.cuda.CUDAGraph
+    sampled: Sampled  # the memory that a replay fills
+
+
+class NoGraphs:
+    """Every step runs op by op."""
+
+    def capture(self, recipes: Sequence[Recipe]) -> None:
+        pass
+
+    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
+        return None
+
+
+class DecodeGraphs:
+    """Captured decode steps by (padded size, recipe). `sizes` ascend; steps of more sequences than the last run op by op."""
+
+    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device) -> None:
+        self._decode, self._sizes, self._padding_row = decode, list(sizes), padding_row
+        self._captured: dict[tuple[int, Recipe], Captured] = {}
+        self._row_ids = torch.full((self._sizes[-1],), padding_row, dtype=torch.int64, device=device)
+        self._shown: list[int] = []  # what the host last wrote to _row_ids
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def capture(self, recipes: Sequence[Recipe]) -> None:
+        """Capture all sizes for these ways of sampling, the largest first, so that the smaller ones fit in its memory."""
+        for recipe in recipes:
+            for size in reversed(self._sizes):
+                self._capture(size, recipe)
+
+    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
+        """Replay the step of `plan`, its news applied to the rows already; None if it is none that a graph can do."""
+        num_slices = len(plan.slices)
+        if plan.num_tokens != num_slices or num_slices > self._sizes[-1]:
+            return None
+        if any(piece.tokens or not piece.sample for piece in plan.slices):
+            return None
+        common = recipe.everywhere()
+        if common is None:
+            return None
+        size = self._sizes[bisect_left(self._sizes, num_slices)]
+        captured = self._captured.get((size, common)) or self._capture(size, common)
+        self._show([piece.row for piece in plan.slices], size)
+        captured.graph.replay()
+        return captured.sampled.first(num_slices)
+
+    def _show(self, row_ids: list[int], size: int) -> None:
+        wanted = row_ids + [self._padding_row] * (size - len(row_ids))
+        if wanted != self._shown[:size]:
+            self._row_ids[:size].copy_(torch.tensor(wanted).pin_memory(), non_blocking=True)
+            self._shown[:size] = wanted
+
+    def _capture(self, size: int, recipe: Recipe) -> Captured:
+        """Run the step once on padding rows, which changes nothing, then record it."""
+        self._show([], size)
+        row_ids = self._row_ids[:size]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._decode(row_ids, recipe)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            sampled = self._decode(row_ids, recipe)
+        return self._captured.setdefault((size, recipe), Captured(graph, sampled))
