@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from octavo.layers.env import Env
 from octavo.layers.layer import Layer, Weight, parameter
@@ -31,9 +32,9 @@ class Embedding(Layer):
             Weight(name, spec.shape, frozenset({name}), lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group)))
         ]
 
-    def table(self) -> torch.Tensor:
+    def table(self) -> nn.Parameter:
         """This rank's rows [rows, hidden]."""
-        return self.weight.data
+        return self.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.group.all_reduce(self.ops.embedding(tokens, self.weight, self.first))
@@ -43,7 +44,7 @@ class Embedding(Layer):
 class TiedHead(Layer):
     """x [N, hidden] -> [N, vocabulary rows of this rank], with the embedding's own table."""
 
-    def __init__(self, table: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, table: Callable[[], nn.Parameter]) -> None:
         super().__init__()
         self.table = table
 
@@ -51,7 +52,8 @@ class TiedHead(Layer):
         self.ops = env.ops
 
     def finish(self) -> None:
-        self.weight = self.ops.pack_linear(self.table())
+        self.weight = self.table()
+        self.weight.data = self.ops.pack_linear(self.weight.data)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.ops.linear(x, self.weight, None)

@@ -12,5 +12,6 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:
-    """Lay a weight [out, in] out as `linear` of the same set reads it. Called once, when all weights are loaded."""
+    """Lay a weight [out, in] out as `linear` of the same set reads it. Called once, when all weights are loaded; it may
+    write over the memory of the old. `embedding` of the same set reads this layout too, for a head that shares the table."""
     return weight

@@ -39,6 +39,7 @@ def choose_ops(device: str, level: int) -> Ops:
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
         return Ops(
+            embedding=twins.embedding,
             linear=twins.linear,
             pack_linear=twins.pack_linear,
             rms_norm=twins.rms_norm,

@@ -11,12 +11,13 @@ from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
 from octavo.attention.reference import ReferenceAttention
 from octavo.context import Batch
-from octavo.ops.native.binding import Native, machine_variants
+from octavo.ops.native.binding import Native
+from octavo.ops.native.build import machine_variants
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
 
-@pytest.fixture(scope="module", params=machine_variants(env.cache_root()))
+@pytest.fixture(scope="module", params=machine_variants())
 def backend(request: pytest.FixtureRequest) -> Iterator[NativeAttention]:
     native = Native(env.cache_root(), 3, variant=request.param)
     yield NativeAttention(native)

@@ -138,6 +138,9 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
             out[i] *= keep;
 }
 
+/* Rows of the next step of tiles, of an even number that is left. */
+INLINE int64_t next_rows(int64_t left) { return TILE_M >= 6 && left >= 6 ? 6 : TILE_M >= 4 && left >= 4 ? 4 : 2; }
+
 static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
     int64_t dim = a->head_dim, first = a->starts[p->slice], padded = (p->rows + 1) / 2 * 2;
     for (int64_t r = 0; r < p->rows; r++) {
@@ -156,10 +159,10 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         gather(a, p, 1, from, count, t->values);
         for (int64_t r = 0, M; r < padded; r += M) {
             float *q = t->q + r * dim, *scores = t->scores + r * KEYS;
-            M = padded - r >= 6 ? 6 : padded - r >= 4 ? 4 : 2;
-            if (M == 6)
+            M = next_rows(padded - r);
+            if (TILE_M >= 6 && M == 6)
                 score_rows(6, t->keys, q, count, dim, scores);
-            else if (M == 4)
+            else if (TILE_M >= 4 && M == 4)
                 score_rows(4, t->keys, q, count, dim, scores);
             else
                 score_rows(2, t->keys, q, count, dim, scores);
@@ -170,10 +173,10 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         }
         for (int64_t r = 0, M; r < padded; r += M) {
             float *out = t->out + r * dim, *weights = t->scores + r * KEYS;
-            M = padded - r >= 6 ? 6 : padded - r >= 4 ? 4 : 2;
-            if (M == 6)
+            M = next_rows(padded - r);
+            if (TILE_M >= 6 && M == 6)
                 weigh_rows(6, weights, t->values, count, dim, out);
-            else if (M == 4)
+            else if (TILE_M >= 4 && M == 4)
                 weigh_rows(4, weights, t->values, count, dim, out);
             else
                 weigh_rows(2, weights, t->values, count, dim, out);

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from octavo import env
-from octavo.ops.native.build import CompilerError, build, variants
+from octavo.ops.native.build import CompilerError, build, machine_variants
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +25,15 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # `enum dtype`
 
 
 class Op(IntEnum):
-    """Index of each operation in `kernels_*` of kernels.c."""
+    """Index of each operation in `kernels` of library.c."""
 
     LINEAR = 0
-    RMS_NORM = 1
-    GATE = 2
-    ROPE_AND_WRITE = 3
-    ARGMAX = 4
-    ATTENTION = 5
+    PANELS = 1
+    RMS_NORM = 2
+    GATE = 3
+    ROPE_AND_WRITE = 4
+    ARGMAX = 5
+    ATTENTION = 6
 
 
 class Native:
@@ -45,12 +46,7 @@ class Native:
 
     def __init__(self, cache: Path, num_threads: int, cores: Sequence[int] | None = None, variant: str | None = None) -> None:
         self.num_threads, self._cores = num_threads, cores
-        self._library = _load(build(cache))
-        have = _supported(self._library)
-        if variant is not None and variant not in have:
-            raise ValueError(f"variant = {variant!r} is not possible: this machine runs {', '.join(have)}")
-        self.variant = variant or have[0]
-        self._kernels: int = self._library.octavo_kernels(self.variant.encode())
+        self.variant, self._library = _load(cache, variant)
         self._run = self._library.octavo_run
         self._team: int | None = None
         self._open()
@@ -68,7 +64,7 @@ class Native:
 
     def run(self, op: Op, args: bytes, alone: bool = False) -> None:
         """Run one operation to its end; `alone` keeps it on the calling thread, for work that is too small to share."""
-        self._run(self._team or self._open(), self._kernels, op, args, alone)
+        self._run(self._team or self._open(), op, args, alone)
 
     def advise_huge_pages(self, address: int, num_bytes: int) -> None:
         """Lay a piece of memory, and what shares a huge page with it, on huge pages: streaming it is then half as fast again."""
@@ -88,28 +84,32 @@ def _forget_team(reference: weakref.ref[Native]) -> None:
         native._team = None
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
+def _load(cache: Path, name: str | None) -> tuple[str, ctypes.CDLL]:
+    """The variant of this name, or the best that both the machine runs and the compiler knows."""
+    have = machine_variants()
+    if name is not None and name not in have:
+        raise ValueError(f"variant = {name!r} is not possible: this machine runs {', '.join(have)}")
+    names = list(have) if name is None else [name]
+    for choice in names:
+        try:
+            return choice, _declare(ctypes.CDLL(str(build(cache, have[choice]))))
+        except CompilerError:
+            if choice == names[-1]:
+                raise
+    raise AssertionError("every machine runs the plain variant")
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     for name, result, arguments in (
-        ("kernels", pointer, [ctypes.c_char_p]),
         ("open", pointer, [integer, ctypes.POINTER(integer)]),
         ("close", None, [pointer]),
-        ("run", None, [pointer, pointer, integer, ctypes.c_char_p, integer]),
+        ("run", None, [pointer, integer, ctypes.c_char_p, integer]),
         ("advise", None, [pointer, ctypes.c_size_t]),
     ):
         function = getattr(library, f"octavo_{name}")
         function.restype, function.argtypes = result, arguments
     return library
-
-
-def machine_variants(cache: Path) -> list[str]:
-    """The instruction sets of this machine that there are kernels for, the best first."""
-    return _supported(_load(build(cache)))
-
-
-def _supported(library: ctypes.CDLL) -> list[str]:
-    return [name for name in variants() if library.octavo_kernels(name.encode())]
 
 
 @functools.cache

@@ -1,49 +1,26 @@
-/* What Python calls: which instruction sets this machine has, teams, and one operation at a time. */
+/* The whole library for one instruction set, and what Python calls of it. */
 #include "team.h"
 
-#include <string.h>
+#include "elementwise.c"
+#include "linear.c"
+#include "panels.c"
+#include "attention.c"
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
-#define VARIANT(name) extern const kernel kernels_##name[];
-#include "variants.h"
-#undef VARIANT
-
 #define EXPORT __attribute__((visibility("default")))
 
-static int supported(const char *name) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    int v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    if (!strcmp(name, "avx512bf16"))
-        return v4 && __builtin_cpu_supports("avx512bf16");
-    if (!strcmp(name, "avx512vnni"))
-        return v4;
-    if (!strcmp(name, "avx2"))
-        return v3;
-#endif
-    return !strcmp(name, "plain");
-}
-
-/* The kernels of an instruction set, or null where it was not compiled in or the machine lacks it. */
-EXPORT const kernel *octavo_kernels(const char *name) {
-#define VARIANT(set) \
-    if (!strcmp(name, #set) && supported(name)) \
-        return kernels_##set;
-#include "variants.h"
-#undef VARIANT
-    return NULL;
-}
+/* In the order of `Op` in binding.py. */
+static const kernel kernels[] = {linear, panels, rms_norm, gate, rope_and_write, argmax, attention};
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }
 
 EXPORT void octavo_close(struct team *team) { team_close(team); }
 
 /* `alone` keeps the operation on the calling thread. */
-EXPORT void octavo_run(struct team *team, const kernel *kernels, int op, const void *args, int alone) {
+EXPORT void octavo_run(struct team *team, int op, const void *args, int alone) {
     if (alone)
         team_run_alone(team, kernels[op], args);
     else

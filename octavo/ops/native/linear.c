@@ -13,13 +13,17 @@ struct linear {
     int64_t xtype, wtype, btype, otype;
 };
 
-#define TILE_M 6
 #define BLOCK_N 64
 #define BLOCK_M 96
-#if defined(__AVX512F__)
-#define TILE_R 4 /* 24 sums of the 32 registers */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define TILE_M 6
+#define TILE_R 4 /* 24 sums in the 32 registers */
+#elif defined(__AVX2__)
+#define TILE_M 6
+#define TILE_R 2 /* 12 in 16 */
 #else
-#define TILE_R 2 /* 12 of 16 */
+#define TILE_M 2
+#define TILE_R 4
 #endif
 
 struct tile {
@@ -127,19 +131,23 @@ INLINE void stripe(const struct linear *a, int wtype, int xtype, int M, const vo
     }
 }
 
-/* `rows` rows of x, at most TILE_M, in tiles of 6, 4, 2 and 1. */
+/* `rows` rows of x, at most TILE_M. */
 INLINE void rows_of(const struct linear *a, int wtype, int xtype, int64_t rows, const char *x, int64_t ldx, int64_t m, int64_t n, int64_t count) {
-    int64_t bytes = ldx * dtype_bytes(xtype);
-    if (rows == 6) {
+    int64_t row_bytes = ldx * dtype_bytes(xtype);
+    if (TILE_M >= 6 && rows == 6) {
         stripe(a, wtype, xtype, 6, x, ldx, m, n, count);
         return;
     }
-    if (rows & 4)
+    if (TILE_M >= 4 && rows >= 4) {
         stripe(a, wtype, xtype, 4, x, ldx, m, n, count);
-    if (rows & 2)
-        stripe(a, wtype, xtype, 2, x + (rows & 4) * bytes, ldx, m + (rows & 4), n, count);
-    if (rows & 1)
-        stripe(a, wtype, xtype, 1, x + (rows & 6) * bytes, ldx, m + (rows & 6), n, count);
+        rows -= 4, m += 4, x += 4 * row_bytes;
+    }
+    if (rows >= 2) {
+        stripe(a, wtype, xtype, 2, x, ldx, m, n, count);
+        rows -= 2, m += 2, x += 2 * row_bytes;
+    }
+    if (rows)
+        stripe(a, wtype, xtype, 1, x, ldx, m, n, count);
 }
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -6,8 +6,10 @@ import struct
 
 import torch
 
+from octavo.ops.embedding import embedding
 from octavo.ops.native.binding import DTYPES, Native, Op
 
+PANEL = 16  # outputs of a panel, WIDTH in panels.c
 SMALL = 1 << 14  # elements up to which an element-wise operation is not worth waking other threads
 
 _LINEAR = struct.Struct("4P10q")
@@ -32,21 +34,41 @@ class Twins:
     def __init__(self, native: Native) -> None:
         self.native = native
 
+    def embedding(self, tokens: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
+        if weight.dim() == 2:
+            return embedding(tokens, weight, first)
+        local = tokens - first
+        here = (local >= 0) & (local < weight.shape[0] * PANEL)
+        local = local.where(here, 0)
+        return weight[local // PANEL, :, local % PANEL].flatten(1) * here.unsqueeze(-1)
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        x, weight = _rows(x), _rows(weight)
-        (m, k), n = x.shape, weight.shape[0]
+        """`weight` is row by row, or in panels from `pack_linear`."""
+        x = _rows(x)
+        m, k = x.shape
+        packed = weight.dim() == 4
+        n = weight.shape[0] * PANEL if packed else weight.shape[0]
         out = torch.empty((m, n), dtype=x.dtype)
-        types = DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype]
         args = _LINEAR.pack(
-            x.data_ptr(), weight.data_ptr(), _pointer(bias), out.data_ptr(), m, n, k, x.stride(0), weight.stride(0), n, *types
-        )
-        self.native.run(Op.LINEAR, args)
+            x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
+            m, n, k, x.stride(0), weight.stride(0), n,
+            DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
+        )  # fmt: skip
+        self.native.run(Op.PANELS if packed else Op.LINEAR, args)
         return out
 
     def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
-        """The layout stays; the memory becomes huge pages."""
+        """Panels of 16 outputs, in the memory of `weight` and on huge pages: [n / 16, k / 2, 16, 2] bfloat16 or [n / 16, k, 16, 1] float32.
+
+        Other types and sizes stay row by row.
+        """
+        n, k = weight.shape
+        pair = {torch.bfloat16: 2, torch.float32: 1}.get(weight.dtype, 0)
         self.native.advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
-        return weight
+        if not pair or not n or n % PANEL or k % pair or not weight.is_contiguous():
+            return weight
+        panels = weight.view(n // PANEL, PANEL, k // pair, pair).transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        return weight.view(panels.shape).copy_(panels)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         n = x.shape[-1]

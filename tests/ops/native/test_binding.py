@@ -23,24 +23,26 @@ def product_is_right(native: Native) -> bool:
 
 def test_a_build_is_reused_and_keyed_by_its_flags(tmp_path: Path) -> None:
     compiler = build.find_compiler()
-    assert build.library_path(tmp_path, compiler) != build.library_path(tmp_path, compiler, ("-DX",))
-    made = build.library_path(tmp_path, compiler)
+    made = build.library_path(tmp_path, compiler, build.PLAIN)
+    others = [build.library_path(tmp_path, compiler, variant, extra) for variant in build.VARIANTS for extra in ((), ("-DX",))]
+    assert others.count(made) == 1
+    assert len(set(others)) == len(others)
     made.parent.mkdir()
     made.write_bytes(b"there")
-    assert build.build(tmp_path) == made
+    assert build.build(tmp_path, build.PLAIN) == made
     assert made.read_bytes() == b"there"
 
 
 def test_builders_at_once_do_not_clash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "VARIANTS", {})
-    with ThreadPoolExecutor(2) as pool:
-        paths = set(pool.map(lambda _: build.build(tmp_path), range(2)))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "library.c").write_text("int answer(void) { return 42; }")
+    (source / "team.c").write_text("")
+    monkeypatch.setattr(build, "SOURCE", source)
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: build.build(tmp_path, build.PLAIN), range(8)))
     assert paths == set((tmp_path / "native").iterdir())
     assert len(paths) == 1
-    native = Native(tmp_path, 2)
-    assert native.variant == "plain"
-    assert product_is_right(native)
-    native.close()
 
 
 def test_without_a_compiler_torch_serves_and_the_log_says_so(
@@ -61,7 +63,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(build.CompilerError, match="no such flag"):
-        build.build(tmp_path / "cache")
+        build.build(tmp_path / "cache", build.PLAIN)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
@@ -118,6 +120,24 @@ def test_idle_threads_sleep() -> None:
     threading.Event().wait(0.2)
     assert [Path(f"/proc/self/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in lanes()] == ["S", "S"]
     native.close()
+
+
+def test_an_older_compiler_gives_the_next_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = build.Variant("newest", frozenset(), ("-march=abacus",))
+    monkeypatch.setattr(build, "VARIANTS", (newest, build.PLAIN))
+    native = Native(env.cache_root(), 1)
+    assert native.variant == "plain"
+
+
+@pytest.mark.parametrize(("flags", "best"), [
+    ("fpu sse2", "plain"), ("avx2 fma f16c", "avx2"), ("avx2 fma", "plain"),
+    ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni", "avx512"),
+    ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 amx_tile", "avx512bf16"),
+])  # fmt: skip
+def test_the_processor_decides(tmp_path: Path, flags: str, best: str) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\nprocessor : 1\n")
+    assert next(iter(build.machine_variants(tmp_path / "cpuinfo"))) == best
+    assert list(build.machine_variants(tmp_path / "missing")) == ["plain"]
 
 
 def test_an_unknown_variant_is_refused() -> None:

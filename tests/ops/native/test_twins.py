@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
@@ -46,12 +47,31 @@ def test_linear_passes_what_is_not_finite_on(twins: Twins) -> None:
     assert got[2].isinf().all()
 
 
-def test_packed_weights_keep_their_place_and_values(twins: Twins) -> None:
-    for weight in (torch.randn(7, 9).bfloat16(), torch.randn(1000, 1500), torch.randn(0, 4)):
-        before = weight.clone()
+@pytest.mark.parametrize("weight_type", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("x_type", TYPES)
+def test_linear_with_packed_weights(twins: Twins, x_type: torch.dtype, weight_type: torch.dtype) -> None:
+    for m, (n, k) in itertools.product((0, 1, 2, 3, 4, 5, 6, 7, 13, 97, 200), ((16, 2), (48, 34), (64, 64), (80, 100), (304, 576))):
+        x, weight = torch.randn(m, k + 2)[:, 1:-1].to(x_type), (torch.randn(n, k) / k**0.5).to(weight_type)
+        bias = torch.randn(n).to(weight_type) if (m + n) % 3 else None
+        want = x.double() @ weight.double().T + (0 if bias is None else bias.double())
         packed = twins.pack_linear(weight)
+        assert packed.dim() == 4
         assert packed.data_ptr() == weight.data_ptr()
-        assert torch.equal(packed, before)
+        close(twins.linear(x, packed, bias), want)
+
+
+def test_weights_that_fill_no_panels_stay_as_they_are(twins: Twins) -> None:
+    for weight in (torch.randn(15, 8), torch.randn(16, 7).bfloat16(), torch.randn(16, 8).half(), torch.randn(0, 4), torch.randn(8, 16).T):
+        assert twins.pack_linear(weight).shape == weight.shape
+
+
+@pytest.mark.parametrize("n", [64, 50])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embedding_reads_packed_and_plain_tables(twins: Twins, dtype: torch.dtype, n: int) -> None:
+    table, tokens = torch.randn(n, 24).to(dtype), torch.tensor([0, 7, 106, 107, 130, 149, 163, 164, 200])
+    want = embedding(tokens, table.clone(), 100)
+    assert torch.equal(twins.embedding(tokens, twins.pack_linear(table), 100), want)
+    assert twins.embedding(tokens[:0], table, 100).shape[0] == 0
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -1,0 +1,165 @@
+/* The product of linear.c with w laid out in panels: [n / 16, k / 2, 16, 2] bf16, or [n / 16, k, 16, 1] float32; n is a multiple of 16. One
+ * load then feeds 16 outputs, there is nothing to add up across a vector at the end, and w streams by in the order of memory. */
+
+#define WIDTH 16 /* outputs of a panel */
+#define VECTORS (WIDTH / LANES)
+#if LANES == 16
+#define MOST_PANELS 4
+#else
+#define MOST_PANELS 2
+#endif
+
+/* P panels, panel_bytes apart, by M rows of x (float32, or bf16 where the machine multiplies its pairs). */
+INLINE void panel_tile(int P, int M, int wtype, int pairs, const char *w, int64_t panel_bytes, const char *x, int64_t ldx, int64_t k,
+                       vf acc[MOST_PANELS][TILE_M][VECTORS]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++)
+                acc[p][m][v] = (vf){0};
+    if (pairs) {
+#if defined(__AVX512BF16__)
+        for (int64_t i = 0; i < k; i += 2) {
+            __m512bh xs[TILE_M];
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++) {
+                int32_t two;
+                memcpy(&two, x + (m * ldx + i) * 2, 4);
+                xs[m] = (__m512bh)_mm512_set1_epi32(two);
+            }
+#pragma GCC unroll 8
+            for (int p = 0; p < P; p++) {
+                __m512bh ws = (__m512bh)_mm512_loadu_si512(w + p * panel_bytes + i * WIDTH * 2);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++)
+                    acc[p][m][0] = (vf)_mm512_dpbf16_ps((__m512)acc[p][m][0], ws, xs[m]);
+            }
+        }
+#endif
+        return;
+    }
+    const float *xs = (const float *)x;
+    if (wtype == F32) {
+        for (int64_t i = 0; i < k; i++)
+#pragma GCC unroll 8
+            for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; v++) {
+                    vf ws = load(w + p * panel_bytes, i * WIDTH + v * LANES, F32);
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++)
+                        acc[p][m][v] += ws * xs[m * ldx + i];
+                }
+        return;
+    }
+    for (int64_t i = 0; i < k; i += 2)
+#pragma GCC unroll 2
+        for (int odd = 0; odd < 2; odd++) /* one after the other: both at once need more registers than there are */
+#pragma GCC unroll 8
+            for (int p = 0; p < P; p++) {
+                vf ws[VECTORS];
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; v++) {
+                    vu both;
+                    memcpy(&both, w + p * panel_bytes + (i * WIDTH + v * 2 * LANES) * 2, sizeof both);
+                    ws[v] = (vf)(odd ? both & 0xffff0000u : both << 16);
+                    KEEP(ws[v]);
+                }
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) {
+                    vf one = splat(xs[m * ldx + i + odd]);
+                    KEEP(one);
+#pragma GCC unroll 8
+                    for (int v = 0; v < VECTORS; v++)
+                        acc[p][m][v] += ws[v] * one;
+                }
+            }
+}
+
+static __attribute__((noinline)) void put_outputs(const struct linear *a, int64_t m, int64_t n, const vf *y) {
+    for (int v = 0; v < VECTORS; v++) {
+        int64_t at = n + v * LANES;
+        store_any(a->out, m * a->ldo + at, (int)a->otype, a->bias ? y[v] + load_any(a->bias, at, (int)a->btype) : y[v]);
+    }
+}
+
+/* M rows of x from row m of out on, against `count` panels from `panel` on. */
+INLINE void panel_rows(const struct linear *a, int wtype, int pairs, int M, const char *x, int64_t ldx, int64_t m, int64_t panel,
+                       int64_t count) {
+    const int most = M <= 2 || LANES == 16 ? MOST_PANELS : 1;
+    int64_t panel_bytes = WIDTH * a->k * dtype_bytes(wtype);
+    for (int64_t end = panel + count; panel < end;) {
+        vf acc[MOST_PANELS][TILE_M][VECTORS];
+        const char *w = a->w + panel * panel_bytes;
+        int P = end - panel >= most ? most : 1;
+        if (P == most)
+            panel_tile(most, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
+        else
+            panel_tile(1, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
+#pragma GCC unroll 8
+        for (int p = 0; p < most; p++)
+#pragma GCC unroll 8
+            for (int r = 0; r < M && p < P; r++)
+                put_outputs(a, m + r, (panel + p) * WIDTH, acc[p][r]);
+        panel += P;
+    }
+}
+
+INLINE void panel_block(const struct linear *a, int wtype, int pairs, int64_t rows, const char *x, int64_t ldx, int64_t m, int64_t panel,
+                        int64_t count) {
+    int64_t row_bytes = ldx * (pairs ? 2 : 4);
+    for (; TILE_M >= 6 && rows >= 6; rows -= 6, m += 6, x += 6 * row_bytes)
+        panel_rows(a, wtype, pairs, 6, x, ldx, m, panel, count);
+    for (; TILE_M >= 4 && rows >= 4; rows -= 4, m += 4, x += 4 * row_bytes)
+        panel_rows(a, wtype, pairs, 4, x, ldx, m, panel, count);
+    for (; rows >= 2; rows -= 2, m += 2, x += 2 * row_bytes)
+        panel_rows(a, wtype, pairs, 2, x, ldx, m, panel, count);
+    if (rows)
+        panel_rows(a, wtype, pairs, 1, x, ldx, m, panel, count);
+}
+
+/* x as float32 rows, one after the other: its own memory, a copy of this lane, or one of all lanes where it is long. */
+static const char *widen_rows(struct lane *lane, const struct linear *a, int64_t *ldx) {
+    int64_t bytes = dtype_bytes((int)a->xtype);
+    if (a->xtype == F32)
+        return a->x;
+    int shared = a->m > TILE_M && lane->count > 1;
+    size_t size = (size_t)(a->m * a->k) * sizeof(float);
+    float *wide = shared ? lane_shared(lane, size) : lane_scratch(lane, size);
+    int64_t begin = shared ? share_begin(lane, a->m) : 0, end = shared ? share_end(lane, a->m) : a->m;
+    for (int64_t m = begin; m < end; m++)
+        convert(wide + m * a->k, a->x + m * a->ldx * bytes, (int)a->xtype, a->k);
+    if (shared)
+        lane_barrier(lane);
+    *ldx = a->k;
+    return (const char *)wide;
+}
+
+INLINE void panels_of(struct lane *lane, const struct linear *a, int wtype, int pairs) {
+    int64_t ldx = a->ldx, total = a->n / WIDTH;
+    const char *x = pairs ? a->x : widen_rows(lane, a, &ldx);
+    int64_t block = least(BLOCK_N / WIDTH, (total + 4 * lane->count - 1) / (4 * lane->count));
+    block = block < MOST_PANELS ? MOST_PANELS : block;
+    int64_t across = (total + block - 1) / block, down = (a->m + BLOCK_M - 1) / BLOCK_M;
+    for (int64_t item; (item = lane_claim(lane)) < across * down;) {
+        int64_t panel = item % across * block, m = item / across * BLOCK_M;
+        panel_block(a, wtype, pairs, least(BLOCK_M, a->m - m), x + m * ldx * (pairs ? 2 : 4), ldx, m, panel, least(block, total - panel));
+    }
+}
+
+static void panels(struct lane *lane, const void *args) {
+    const struct linear *a = args;
+    if (a->wtype == F32) {
+        panels_of(lane, a, F32, 0);
+        return;
+    }
+#if defined(__AVX512BF16__)
+    if (a->xtype == BF16) {
+        panels_of(lane, a, BF16, 1);
+        return;
+    }
+#endif
+    panels_of(lane, a, BF16, 0);
+}
