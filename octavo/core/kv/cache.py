@@ -37,6 +37,7 @@ class KVCache:
         self.collisions = 0
         self._no_hit = Hit(0, ((),) * len(layout.groups), (0,) * len(layout.groups))
         self._sizes = [group.block_tokens for group in layout.groups]
+        self._entries = [group.spec.table_blocks for group in layout.groups]
         self._units = [group.block_tokens // layout.block_tokens for group in layout.groups]  # of the chain, per block of the group
         self._windowed = [
             (number, group) for number, group in enumerate(layout.groups) if group.spec.droppable(1 << 40, group.block_tokens) > 0
@@ -65,7 +66,7 @@ class KVCache:
         if num_tokens <= seq.capacity:
             return ()
         pool = self.pool
-        missing = [-(-num_tokens // size) - len(table) for size, table in zip(self._sizes, seq.blocks)]
+        missing = [entries(num_tokens, size) - len(table) for entries, size, table in zip(self._entries, self._sizes, seq.blocks)]
         if sum(missing) > pool.num_free and sum([n for n in missing if n > 0]) > pool.num_free:
             return None
         grown: list[Growth] = []
@@ -84,8 +85,8 @@ class KVCache:
 
     def trim(self, seq: Sequence) -> None:
         """Give back the blocks past what is planned: drafts were refused."""
-        for size, table in zip(self._sizes, seq.blocks):
-            keep = -(-seq.planned // size)
+        for entries, size, table in zip(self._entries, self._sizes, seq.blocks):
+            keep = entries(seq.planned, size)
             if keep < len(table):
                 for block in reversed(table[keep:]):
                     self.pool.give_back(block)

@@ -22,6 +22,10 @@ class KVSpec(Protocol):
         """Bytes that one layer keeps for one token."""
         ...
 
+    def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
+        """Entries of a block table that covers `num_tokens` tokens."""
+        ...
+
     def peak_blocks(self, num_tokens: int, chunk: int, block_tokens: int) -> int:
         """Most blocks held at once while a sequence grows to `num_tokens` in steps of at most `chunk` tokens."""
         ...
@@ -46,6 +50,9 @@ class PagedSpec:
     @property
     def token_bytes(self) -> int:
         return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
+        return ceil_div(num_tokens, block_tokens)
 
     def peak_blocks(self, num_tokens: int, chunk: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)
@@ -72,6 +79,9 @@ class WindowSpec:
     @property
     def token_bytes(self) -> int:
         return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
+        return ceil_div(num_tokens, block_tokens)
 
     def peak_blocks(self, num_tokens: int, chunk: int, block_tokens: int) -> int:
         # A step of `chunk` tokens holds them and the window before them; neither end lies on a block's border.
