@@ -155,7 +155,7 @@ def supported() -> str:
 
 def family_of(config: Config) -> Family:
     """The row that a config belongs to: by `architectures`, or by `model_type` where that is missing."""
-    given = config.get("architectures") or []
+    given: Any = config.get("architectures") or []
     names = cast("list[Any]", given if isinstance(given, list) else [given])
     model_type = config.get("model_type")
     for family in FAMILIES:

@@ -5,7 +5,9 @@ What fits is settled from names and shapes, before a weight is read.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from octavo.layers.layer import Weight
 from octavo.models.base import CausalLM
 from octavo.models.materialize import finish, layers_of
 from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport
+
+log = logging.getLogger(__name__)
 
 Tensors = Mapping[str, LazyTensor]
 
@@ -50,6 +54,8 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
         for name, tensor in loader:
             wanted[name].put(tensor)
     finish(model)
+    for reason, count in Counter(explained.values()).items():
+        log.info("%d tensors of the checkpoint were not needed: %s", count, reason)
     return Loaded(loader.report, explained)
 
 
