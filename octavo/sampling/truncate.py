@@ -4,19 +4,14 @@ A weight is `exp((logit - largest) / temperature)`, so the largest weight is 1 a
 apply in this order, each to what the former left: min_p keeps weights >= min_p; top_k the k largest; top_p the smallest set of the
 largest ones whose share of the mass is at least p. Tokens that tie at a border are all kept, so the result depends on no sort order.
 
-Two ways to the same thresholds: on the host a partial sort of the few candidates of each row; on a device a bisection over the bits of
-the weights (positive floats order like their bit patterns), which has fixed shapes, needs no sort and can be captured in a graph.
+Two ways to the same thresholds: on the host a partial sort of the few candidates of each row; on a device one sort of all rows, which has
+fixed shapes and can be captured in a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
-
-_ONE_BITS = 0x3F800000  # of 1.0, the largest weight
-_BITS = 30  # enough halvings of [0, _ONE_BITS]
 
 
 def threshold_of(weights: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.float32:
@@ -41,28 +36,14 @@ def thresholds(
 
     `top_k` [N] int32 (0: off), `top_p` [N] float32 (1: off), `min_p` [N] float32.
     """
-    bits = weights.view(torch.int32)
-    lowest = torch.zeros(weights.shape[0], dtype=torch.int32, device=weights.device)  # [N] thresholds as bits
-    if min_p is not None:
-        lowest = min_p.view(torch.int32)
+    ordered = weights.sort(-1, descending=True).values  # [N, vocab]
+    lowest = torch.zeros_like(weights[:, 0]) if min_p is None else min_p  # [N]
     if top_k is not None:
-        wanted = torch.where(top_k > 0, top_k, weights.shape[1]).clamp(max=weights.shape[1])
-        largest = _bisect(lambda t: (bits >= t[:, None]).sum(-1) >= wanted, lowest)
-        lowest = torch.maximum(lowest, largest)
+        kth = ordered.gather(1, (top_k - 1).clamp(0, weights.shape[1] - 1).long()[:, None])[:, 0]
+        lowest = torch.where(top_k > 0, torch.maximum(lowest, kth), lowest)
     if top_p is not None:
-        live = torch.where(bits >= lowest[:, None], weights, 0.0)
-        wanted = top_p * live.sum(-1, dtype=torch.float64)
-        largest = _bisect(lambda t: torch.where(bits >= t[:, None], live, 0.0).sum(-1, dtype=torch.float64) >= wanted, lowest)
-        lowest = torch.where(top_p < 1, torch.maximum(lowest, largest), lowest)
-    return lowest.view(torch.float32)
-
-
-def _bisect(holds: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """The largest bit pattern for which `holds`, which is true at 0 and false from some pattern on. [N] int32."""
-    low = torch.zeros_like(like)
-    high = torch.full_like(like, _ONE_BITS + 1)
-    for _ in range(_BITS):
-        middle = low + (high - low) // 2
-        true = holds(middle)
-        low, high = torch.where(true, middle, low), torch.where(true, high, middle)
-    return low
+        mass = torch.where(ordered >= lowest[:, None], ordered, 0.0).cumsum(-1, dtype=torch.float64)
+        reached = (mass < top_p[:, None] * mass[:, -1:]).sum(-1, keepdim=True)
+        last = ordered.gather(1, reached.clamp(max=weights.shape[1] - 1))[:, 0]
+        lowest = torch.where(top_p < 1, torch.maximum(lowest, last), lowest)
+    return lowest
