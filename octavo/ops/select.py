@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from octavo.ops.draw import draw
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.linear import linear, pack_linear
@@ -14,6 +15,8 @@ from octavo.ops.native.binding import shared_native
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
+
+Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Ops:
     rope_and_write: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float], Tensor] = rope_and_write
     silu_mul: Callable[[Tensor], Tensor] = silu_mul
     gelu_tanh_mul: Callable[[Tensor], Tensor] = gelu_tanh_mul
+    draw: Draw = draw
 
     def gate(self, activation: str) -> Callable[[Tensor], Tensor]:
         """The gated activation of this name (the names are `config.architecture.ACTIVATIONS`'s values)."""
@@ -47,5 +51,6 @@ def choose_ops(device: str, level: int) -> Ops:
             rope_and_write=twins.rope_and_write,
             silu_mul=twins.silu_mul,
             gelu_tanh_mul=twins.gelu_tanh_mul,
+            draw=twins.draw,
         )
     return Ops()

@@ -1,25 +1,20 @@
-"""From processed logits to tokens: the greedy choice, and the random one by inverting the cumulative distribution.
-
-One uniform number a row decides, so nothing as wide as the vocabulary is hashed. The cumulative sum runs in vocabulary order over what
-`truncate` kept, in float64: a row's token depends on its own logits, parameters and number alone.
-"""
+"""From processed logits to tokens: the greedy choice, and the columns and numbers of the random one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from octavo.core.plan import Admission
+from octavo.ops.draw import draw
 from octavo.sampling.noise import stream_key, uniform
 from octavo.sampling.stage import Column, View
-from octavo.sampling.truncate import threshold_of, thresholds
 from octavo.types import SamplingParams
-
-_BLOCK = 256  # weights summed at once on the host before the exact place is looked for
 
 
 @dataclass(frozen=True)
@@ -33,9 +28,11 @@ class Truncation:
 
 NO_TRUNCATION = Truncation()
 
+DrawOp = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
+
 
 class Draw:
-    """The random choice. Wanted by every row that is not greedy."""
+    """The random choice. Wanted by every row that is not greedy; `op` is `ops.draw.draw` or a twin of it."""
 
     columns = (
         Column("temperature", default=0.0),  # 0: greedy
@@ -44,6 +41,9 @@ class Draw:
         Column("top_p", default=1.0),
         Column("min_p", default=0.0),
     )
+
+    def __init__(self, op: DrawOp = draw) -> None:
+        self._op = op
 
     def wants(self, params: SamplingParams) -> bool:
         return not params.greedy and params.top_k != 1
@@ -61,11 +61,15 @@ class Draw:
     def __call__(self, logits: torch.Tensor, peaks: torch.Tensor, view: View, uses: Truncation) -> torch.Tensor:
         """[N] int64 tokens for `logits` [N, vocab] float32 whose largest are `peaks` [N]. What a row without finite peak, or a
         greedy one, is given is of no meaning but lies in the vocabulary."""
-        numbers = uniform(view.column("stream"), view.positions)
-        weights = _weights(logits, peaks, view)
-        if logits.device.type == "cpu":
-            return _draw_on_host(weights, view, numbers)
-        return _draw_on_device(weights, view, numbers, uses)
+        return self._op(
+            logits,
+            peaks,
+            uniform(view.column("stream"), view.positions),
+            view.column("temperature"),
+            view.column("top_k") if uses.top_k else None,
+            view.column("top_p") if uses.top_p else None,
+            view.column("min_p") if uses.min_p else None,
+        )
 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,56 +80,3 @@ def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(tokens), torch.from_numpy(rows[np.arange(len(rows)), tokens])
     peaks, tokens = logits.max(-1)
     return tokens, peaks
-
-
-def _weights(logits: torch.Tensor, peaks: torch.Tensor, view: View) -> torch.Tensor:
-    """[N, vocab] probabilities up to a factor; the largest of each row is 1. All NaN where the largest logit is not finite."""
-    peaks = peaks + (peaks - peaks)
-    temperature = view.column("temperature")
-    temperature = torch.where(temperature > 0, temperature, 1.0)
-    return (logits - peaks[:, None]).div_(temperature[:, None]).exp_()
-
-
-def _draw_on_device(weights: torch.Tensor, view: View, numbers: torch.Tensor, uses: Truncation) -> torch.Tensor:
-    if uses != NO_TRUNCATION:
-        least = thresholds(
-            weights,
-            view.column("top_k") if uses.top_k else None,
-            view.column("top_p") if uses.top_p else None,
-            view.column("min_p") if uses.min_p else None,
-        )
-        weights = torch.where(weights >= least[:, None], weights, 0.0)
-    mass = weights.cumsum(-1, dtype=torch.float64)
-    place = numbers[:, None] * mass[:, -1:]
-    return torch.searchsorted(mass, place, right=True)[:, 0].clamp(max=weights.shape[1] - 1)
-
-
-def _draw_on_host(weights: torch.Tensor, view: View, numbers: torch.Tensor) -> torch.Tensor:
-    """Row by row in numpy: on vectors of this size it is quicker than torch, which would wake threads for each step."""
-    settings = zip(*(view.column(name).tolist() for name in ("top_k", "top_p", "min_p")), strict=True)
-    rows = zip(weights.numpy(), numbers.tolist(), settings, strict=True)
-    return torch.tensor([_draw_row(row, number, *setting) for row, number, setting in rows], dtype=torch.int64)
-
-
-def _draw_row(weights: np.ndarray, number: float, top_k: int, top_p: float, min_p: float) -> int:
-    if np.isnan(weights[0]):
-        return 0
-    least = threshold_of(weights, top_k, top_p, min_p)
-    if least == 0:
-        return _invert(weights, number)
-    kept = np.flatnonzero(weights >= least)
-    return int(kept[_invert(weights[kept], number)])
-
-
-def _invert(weights: np.ndarray, number: float) -> int:
-    """The index at which the cumulative sum of `weights` first exceeds `number` of the total."""
-    whole = weights.size - weights.size % _BLOCK
-    blocks = weights[:whole].reshape(-1, _BLOCK).sum(-1, dtype=np.float64)
-    before = np.concatenate(([0.0], np.cumsum(blocks)))  # mass before each block, and before the rest
-    place = number * (before[-1] + weights[whole:].sum(dtype=np.float64))
-    block = int(np.searchsorted(before, place, side="right")) - 1
-    inside = before[block] + np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
-    index = int(np.searchsorted(inside, place, side="right"))
-    if index == inside.size:  # rounding put the place past the block: its last token that has weight
-        index = int(np.flatnonzero(weights[block * _BLOCK : (block + 1) * _BLOCK])[-1])
-    return block * _BLOCK + index

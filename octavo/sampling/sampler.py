@@ -22,9 +22,10 @@ import torch
 
 from octavo.context import Batch
 from octavo.core.plan import Admission, Plan
+from octavo.ops.draw import draw
 from octavo.sampling.bad_words import BadWords
 from octavo.sampling.bias import Bias
-from octavo.sampling.draw import NO_TRUNCATION, Draw, Truncation, best
+from octavo.sampling.draw import NO_TRUNCATION, Draw, DrawOp, Truncation, best
 from octavo.sampling.grammar import Masks, mask_tokens
 from octavo.sampling.logprobs import score
 from octavo.sampling.min_tokens import MinTokens
@@ -64,12 +65,13 @@ class HeldRow(Protocol):
 
 
 class Sampler:
-    """Built for a vocabulary and the user's own stages; `fillers` is what rows must keep columns for."""
+    """Built for a vocabulary and the user's own stages; `fillers` is what rows must keep columns for. `draw` is the op of that name
+    or a twin of it."""
 
-    def __init__(self, vocab_size: int, own: Sequence[Stage] = ()) -> None:
+    def __init__(self, vocab_size: int, own: Sequence[Stage] = (), draw: DrawOp = draw) -> None:
         self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
-        self._draw = Draw()
+        self._draw = Draw(draw)
 
     @property
     def fillers(self) -> tuple[Filler, ...]:

@@ -34,6 +34,7 @@ class Op(IntEnum):
     ROPE_AND_WRITE = 4
     ARGMAX = 5
     ATTENTION = 6
+    DRAW = 7
 
 
 class Native:

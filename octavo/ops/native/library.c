@@ -5,6 +5,7 @@
 #include "linear.c"
 #include "panels.c"
 #include "attention.c"
+#include "draw.c"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -13,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* In the order of `Op` in binding.py. */
-static const kernel kernels[] = {linear, panels, rms_norm, gate, rope_and_write, argmax, attention};
+static const kernel kernels[] = {linear, panels, rms_norm, gate, rope_and_write, argmax, attention, draw};
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }
 

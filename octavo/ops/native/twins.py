@@ -17,6 +17,7 @@ _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
 _ROPE_AND_WRITE = struct.Struct("8P15qd")
 _ARGMAX = struct.Struct("2P3q")
+_DRAW = struct.Struct("8P3q")
 
 
 def _pointer(tensor: torch.Tensor | None) -> int:
@@ -148,4 +149,21 @@ class Twins:
         out = torch.empty(x.shape[0], dtype=torch.int64)
         args = _ARGMAX.pack(x.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0))
         self.native.run(Op.ARGMAX, args, x.numel() <= SMALL)
+        return out
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        peaks: torch.Tensor,
+        numbers: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor | None,
+        top_p: torch.Tensor | None,
+        min_p: torch.Tensor | None,
+    ) -> torch.Tensor:
+        logits = _rows(logits)
+        rows, n = logits.shape
+        out = torch.empty(rows, dtype=torch.int64)
+        settings = [_pointer(x) for x in (peaks, numbers, temperature, top_k, top_p, min_p)]
+        self.native.run(Op.DRAW, _DRAW.pack(logits.data_ptr(), *settings, out.data_ptr(), rows, n, logits.stride(0)), rows * n <= SMALL)
         return out

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from octavo.ops.draw import draw, thresholds
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.native.twins import Twins
@@ -144,3 +145,33 @@ def test_argmax(twins: Twins, n: int) -> None:
     x[2] = float("-inf")
     assert torch.equal(twins.argmax(x), torch.from_numpy(x.numpy().argmax(-1)))
     assert twins.argmax(x[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 700, 5000])
+def test_draw(twins: Twins, n: int) -> None:
+    kinds = list(itertools.product((0, 1, 3, 50, 2**31 - 1), (1.0, 0.95, 0.5, 1e-6), (0.0, 0.02, 1.0)))
+    for scale, ties in itertools.product((0.0, 1.0, 6.0), (False, True)):
+        logits = torch.randn(len(kinds), n + 3)[:, 2 : n + 2] * scale
+        logits = logits.round() if ties else logits
+        logits[:, torch.randint(n, (n // 4,))] = -torch.inf
+        logits[:, n // 2] = 0.5
+        top_k, top_p, min_p = (torch.tensor(x) for x in zip(*kinds))
+        arguments = (
+            logits, logits.amax(-1), torch.rand(len(kinds), dtype=torch.float64), torch.rand(len(kinds)) + 0.3, top_k.int(), top_p, min_p,
+        )  # fmt: skip
+        assert twins.draw(*arguments).tolist() == draw(*arguments).tolist()
+        assert twins.draw(*arguments[:4], None, None, None).tolist() == draw(*arguments[:4], None, None, None).tolist()
+        weights = ((logits - arguments[1][:, None]) / arguments[3][:, None]).exp()
+        least = thresholds(weights, *arguments[4:])
+        for number in (0.0, 1 - 2.0**-52):  # the ends: rounding may choose between neighbours, but only among what is kept
+            tokens = twins.draw(*arguments[:2], torch.full((len(kinds),), number, dtype=torch.float64), *arguments[3:])
+            drawn = weights.gather(1, tokens[:, None])[:, 0]
+            assert ((drawn >= least * 0.99999) & (drawn > 0)).all()
+
+
+def test_draw_gives_a_token_for_rows_that_have_none(twins: Twins) -> None:
+    logits = torch.randn(4, 100)
+    logits[0], logits[1, 5], logits[2, 5] = -torch.inf, torch.nan, torch.inf
+    some = torch.full((4,), 0.5)
+    tokens = twins.draw(logits, logits.amax(-1), some.double(), some * torch.tensor([1, 1, 1, 0]), None, some, None)
+    assert all(0 <= token < 100 for token in tokens.tolist())
