@@ -1,12 +1,12 @@
 """The random choice of a token: temperature, min_p, top_k and top_p, and the draw from what they keep.
 
-A weight is `exp((logit - largest) / temperature)`, so the largest weight is 1 and weights are probabilities up to one factor. The truncations
-apply in this order, each to what the former left: min_p keeps weights >= min_p; top_k the k largest; top_p the smallest set of the
-largest ones whose share of the mass is at least p. Tokens that tie at a border are all kept, so the result depends on no sort order, and all
-three come to one threshold a row.
+A weight is `exp((logit - largest) / temperature)`, so the largest weight is 1 and weights are probabilities up to one factor. The
+truncations apply in this order, each to what the former left: min_p keeps weights >= min_p; top_k the k largest; top_p the smallest set of
+the largest ones whose share of the mass is at least p. Tokens that tie at a border are all kept, so the result depends on no sort order,
+and all three come to one threshold a row.
 
-The draw inverts the cumulative distribution, in vocabulary order, with one uniform number a row: nothing as wide as the vocabulary is hashed,
-and a row's token depends on its own logits, settings and number alone.
+The draw inverts the cumulative distribution, in vocabulary order, with one uniform number a row: nothing as wide as the vocabulary is
+hashed, and a row's token depends on its own logits, settings and number alone.
 """
 
 from __future__ import annotations

@@ -66,10 +66,14 @@ class Stage(Filler, Protocol):
 class Columns(Protocol):
     """Where a view reads: the part of `Rows` that stages see."""
 
-    columns: Mapping[str, torch.Tensor]  # [R, *shape] each
-    pools: Mapping[str, torch.Tensor]  # [num_slots + 1, *shape] each
-    ragged: Mapping[str, Mapping[int, torch.Tensor]]  # by row
-    slots: torch.Tensor  # [R] int64: the slot of each row, 0 for none
+    @property
+    def columns(self) -> Mapping[str, torch.Tensor]: ...  # [R, *shape] each
+    @property
+    def pools(self) -> Mapping[str, torch.Tensor]: ...  # [num_slots + 1, *shape] each
+    @property
+    def ragged(self) -> Mapping[str, Mapping[int, torch.Tensor]]: ...  # by row
+    @property
+    def slots(self) -> torch.Tensor: ...  # [R] int64: the slot of each row, 0 for none
 
 
 @dataclass(frozen=True)

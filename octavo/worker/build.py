@@ -14,6 +14,7 @@ from octavo.core.kv.layout import lay_out
 from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.models.tensors import LazyTensor
+from octavo.ops.select import choose_ops
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Stage
@@ -48,7 +49,7 @@ def build_runner(
     with timed("allocate KV cache"):
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
         bind(layers, layout, allocate(layout, device))
-    sampler = Sampler(architecture.vocab, own_stages)
+    sampler = Sampler(architecture.vocab, own_stages, choose_ops(device.type, settings.optimization_level).draw)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device)
