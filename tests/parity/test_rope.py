@@ -91,10 +91,10 @@ def test_gemma3_turns_far_and_near_layers_apart(make_pair):
     torch.testing.assert_close(ours, pair.their_logits(tokens), atol=1e-4, rtol=0)
 
 
-def test_a_table_covers_every_position_served():
-    """A limit forced beyond the config's own extends the table instead of reading past its end."""
-    c = Architecture.from_config({
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8,
-        "vocab_size": 8, "max_position_embeddings": 64,
-    })  # fmt: skip
-    assert rope_table(c.layers[0].rope, 128, torch.device("cpu")).shape == (128, 16)
+def test_a_limit_beyond_the_configs_own_extends_the_table(make_pair):
+    """A forced larger limit never reads past the table's end: plain positions simply go on."""
+    pair = make_pair("llama", max_position_embeddings=64)
+    model = pair.ours(max_model_len=128)
+    assert model.attention_layers[0].cos_sin.shape == (128, 12)
+    tokens = random_tokens(100)
+    torch.testing.assert_close(Memory(model, 16).run(tokens, [60, 39]), pair.their_logits(tokens), atol=1e-4, rtol=0)
