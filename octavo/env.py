@@ -108,7 +108,6 @@ LOG_STATS_INTERVAL_S = _define("OCTAVO_LOG_STATS_INTERVAL", _amount, 10.0, "seco
 ENGINE_READY_TIMEOUT_S = _define("OCTAVO_ENGINE_READY_TIMEOUT_S", _amount, 600.0, "seconds that the server waits for its engine to start")
 
 HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")
-HF_TOKEN = _define("HF_TOKEN", str, None, "access token of the hub")
 
 
 def cache_root() -> Path:

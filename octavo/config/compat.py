@@ -61,6 +61,10 @@ MODEL = {
     ),
     "disable_cascade_attn": _noted("shared prefixes are not computed apart, so there is nothing to switch off", takes="switch"),
     "enable_prompt_embeds": _refused("prompts are text or token ids; leave it out", takes="switch"),
+    "hf_token": _refused("set HF_TOKEN in the environment, where the list of processes does not show it"),
+    "logprobs_mode": _refused(
+        "log-probabilities are the model's own, before penalties, bias and temperature; use raw_logprobs", "raw_logprobs"
+    ),
     "enable_sleep_mode": _refused("an instance cannot be put to sleep in this version; stop it and start it again", takes="switch"),
     "model_impl": _refused("models are Octavo's own; use auto", "auto", "vllm"),
     "logits_processors": _refused(_FOREIGN_CODE, takes="list"),
@@ -111,10 +115,12 @@ SCHEDULER = {
     "watermark": _noted("admission follows one rule, proved free of deadlock", "0", "0.0"),
     "prefill_schedule_interval": _noted(_ONE_RANK, "1"),
     "disable_hybrid_kv_cache_manager": _noted("layers with a window keep only their window; the text is the same", takes="switch"),
+    "stream_interval": _noted("tokens are sent as they come; a slow reader gets several at once", "1"),
     "scheduler_cls": _refused(_FOREIGN_CODE),
 }
 
 PARALLEL = {
+    "distributed_executor_backend": _refused("this version runs on one device of one host; leave it out", "uni", "mp"),
     "data_parallel_rank": _refused(_ONE_REPLICA, "0", short="-dpn"),
     "data_parallel_start_rank": _refused(_ONE_REPLICA, "0", short="-dpr"),
     "data_parallel_size_local": _refused(_ONE_REPLICA, "1", short="-dpl"),
@@ -238,6 +244,7 @@ OBSERVABILITY = {
 
 SERVER = {
     "api_server_count": _noted("one process serves HTTP", "1", short="-asc"),
+    "ssl_ciphers": _refused("Python's choice of ciphers is used; put a proxy in front of the server for another one"),
     "enable_ssl_refresh": _refused("certificates are read at start; restart the server after changing them", takes="switch"),
     "middleware": _refused("the server runs no foreign code; put a proxy in front of it", takes="list"),
     "enable_auto_tool_choice": _refused(_NO_TOOLS, takes="switch"),

@@ -12,7 +12,6 @@ DEFAULT_MODEL = "smollm2-135m"
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
-LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class ModelConfig:
     skip_tokenizer_init: Annotated[bool, Flag("load no tokeniser: prompts and outputs are token ids")] = False
     revision: Annotated[str | None, Flag("branch, tag or commit of a model on the hub")] = None
     tokenizer_revision: Annotated[str | None, Flag("the same for a tokeniser given as a hub id; default: --revision")] = None
-    hf_token: Annotated[str | None, Flag("access token of the hub", env=env.HF_TOKEN, secret=True)] = None
     download_dir: Annotated[str | None, Flag("folder for downloads from the hub; default: the hub library's cache")] = None
     load_format: Annotated[
         LoadFormat, Flag("how weights are stored; auto looks at the files; dummy draws random weights, for measuring")
@@ -56,9 +54,6 @@ class ModelConfig:
     )
     chat_template: Annotated[str | None, Flag("Jinja template of chats, as a file or in one line; default: the model's own")] = None
     max_logprobs: Annotated[int, Flag("most log-probabilities a token that a request may ask for; -1: the whole vocabulary")] = 20
-    logprobs_mode: Annotated[
-        LogprobsMode, Flag("what log-probabilities are taken from: before or after penalties, bias and temperature")
-    ] = "raw_logprobs"
 
     def __post_init__(self) -> None:
         if not self.model:

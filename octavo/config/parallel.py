@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from octavo.config.fields import Flag, at_least
 
@@ -15,10 +15,6 @@ class ParallelConfig:
     tensor_parallel_size: Annotated[int, Flag("devices that share each layer", short=("-tp",))] = 1
     pipeline_parallel_size: Annotated[int, Flag("groups of devices that share the layers one after the other", short=("-pp",))] = 1
     data_parallel_size: Annotated[int, Flag("replicas of the engine", short=("-dp",))] = 1
-    distributed_executor_backend: Annotated[
-        Literal["uni", "mp", "ray"] | None,
-        Flag("uni: the worker runs inside the engine; mp: in processes of its own; default: uni on one device"),
-    ] = None
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):

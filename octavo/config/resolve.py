@@ -59,7 +59,6 @@ def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
         max_num_partial_prefills=asked.scheduler.max_num_partial_prefills,
         max_long_partial_prefills=asked.scheduler.max_long_partial_prefills,
         overlap_depth=0 if asked.scheduler.async_scheduling is False else 1,
-        distributed_executor_backend=asked.parallel.distributed_executor_backend or "uni",
         optimization_level=asked.compilation.optimization_level,
         graph_mode=_graph_mode(asked, device, reasons),
         attention_backend=asked.compilation.attention_backend,
@@ -75,8 +74,6 @@ def _refuse_unbuilt(asked: EngineConfig) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(asked.parallel, name) > 1:
             raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
-    if asked.parallel.distributed_executor_backend == "ray":
-        raise ConfigError("distributed_executor_backend", "ray", "this version runs on one host; use uni or mp")
     if asked.cache.kv_cache_dtype.startswith(("fp8", "int8")):
         raise ConfigError("kv_cache_dtype", asked.cache.kv_cache_dtype, "no attention backend of this version reads it; use auto")
 

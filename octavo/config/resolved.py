@@ -33,7 +33,6 @@ class Resolved:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    distributed_executor_backend: str = "uni"  # "uni": the worker runs inside the engine; "mp": in a process of its own
     # levels
     optimization_level: int = 2
     graph_mode: str = "NONE"  # which steps are recorded as graphs

@@ -26,10 +26,9 @@ class SchedulerConfig:
         Literal["fcfs", "priority"], Flag("order of requests: first come first served, or the request's priority (lower first)")
     ] = "fcfs"
     async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on")] = None
-    stream_interval: Annotated[int, Flag("tokens between two pieces of a stream; the first and the last are always sent")] = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills", "stream_interval"):
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills"):
             at_least(name, getattr(self, name), 1)
         at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if self.max_long_partial_prefills > self.max_num_partial_prefills:

@@ -23,7 +23,6 @@ class ServerConfig:
     ssl_certfile: Annotated[str | None, Flag("file of the TLS certificate")] = None
     ssl_ca_certs: Annotated[str | None, Flag("file of the authorities that may sign clients' certificates")] = None
     ssl_cert_reqs: Annotated[int, Flag("clients' certificates: 0 not asked for, 1 checked if shown, 2 needed")] = 0
-    ssl_ciphers: Annotated[str | None, Flag("ciphers of TLS 1.2, in OpenSSL's form; default: Python's")] = None
     root_path: Annotated[str, Flag("path before every route where a proxy strips it")] = ""
     allowed_origins: Annotated[tuple[str, ...], Flag("CORS: origins that browsers may call from")] = ("*",)
     allowed_methods: Annotated[tuple[str, ...], Flag("CORS: methods")] = ("*",)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from octavo.config.architecture import Architecture, Norms, QkNorm
 from octavo.config.resolved import Resolved
 from octavo.core.kv.layout import KVLayout, lay_out
-from octavo.core.kv.specs import DTYPE_BYTES, KVSpec, PagedSpec, WindowSpec
+from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.plan.devices import MIB, Device
+from octavo.plan.kv import kv_specs
 
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
@@ -65,16 +66,6 @@ def num_parameters(arch: Architecture) -> int:
 
 def weight_bytes(arch: Architecture, dtype: str) -> int:
     return num_parameters(arch) * DTYPE_BYTES[dtype]
-
-
-def kv_specs(arch: Architecture, kv_dtype: str) -> list[KVSpec]:
-    """What each layer keeps a token."""
-    return [
-        PagedSpec(arch.kv_heads, arch.head_dim, kv_dtype)
-        if layer.window is None
-        else WindowSpec(arch.kv_heads, arch.head_dim, layer.window, kv_dtype)
-        for layer in arch.layers
-    ]
 
 
 def kv_bytes_per_token(arch: Architecture, kv_dtype: str) -> int:

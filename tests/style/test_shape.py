@@ -1,0 +1,80 @@
+"""Sizes, names and words of the source files."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.style.source import ROOT, sources
+
+FILE_LINES = 450
+FUNCTION_LINES = 60
+FILE_TARGETS = {  # at one and a half times its target a file is a design question
+    "__init__.py": 30,
+    "context.py": 90,
+    "registry.py": 50,
+    "metrics.py": 150,
+    "worker/runner.py": 165,
+    "engine/loop.py": 150,
+    "core/scheduler.py": 400,
+}
+READ_FIRST = ("core/", "engine/", "worker/")  # what a newcomer reads
+READ_FIRST_LINES = 4000
+FORBIDDEN_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util", "Mixin")
+FORBIDDEN_FILES = ("utils", "util", "helpers", "helper", "misc", "common", "manager")
+FORBIDDEN_WORDS = {"is_prefill", "is_decode"}
+
+
+def test_a_file_holds_one_purpose() -> None:
+    limits = {source.name: FILE_TARGETS[source.name] * 1.5 if source.name in FILE_TARGETS else FILE_LINES for source in sources()}
+    long = [f"{source.name}: {source.num_lines} lines" for source in sources() if source.num_lines > limits[source.name]]
+    assert long == [], "does it hold two purposes?"
+
+
+def test_functions_are_small() -> None:
+    sizes = [(source.name, one.name, (one.end_lineno or 0) - one.lineno + 1) for source in sources() for one in source.functions()]
+    assert [entry for entry in sizes if entry[2] > FUNCTION_LINES] == []
+
+
+def test_what_a_newcomer_reads_stays_readable() -> None:
+    total = sum(source.num_lines for source in sources() if source.name.startswith(READ_FIRST))
+    assert total <= 1.5 * READ_FIRST_LINES
+
+
+def test_the_environment_is_read_in_one_file() -> None:
+    reads = re.compile(r"\bos\.(environ|getenv|putenv)\b|from os import .*environ")
+    assert [source.name for source in sources() if source.name != "env.py" and reads.search(source.text)] == [], "use octavo/env.py"
+
+
+def test_names_say_what_a_thing_is() -> None:
+    assert [source.name for source in sources() if source.path.stem in FORBIDDEN_FILES] == []
+    classes = [f"{source.name}: {node.name}" for source in sources() for node in source.classes()]
+    assert [name for name in classes if name.endswith(FORBIDDEN_ENDINGS)] == []
+
+
+def test_a_step_has_no_phases() -> None:
+    for source in sources():
+        names = {getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "attr", None) for node in ast.walk(source.tree)}
+        assert not names & FORBIDDEN_WORDS, source.name
+
+
+def test_nothing_is_rebound_at_a_distance() -> None:
+    rebinding = [source.name for source in sources() if any(isinstance(node, ast.Global) for node in ast.walk(source.tree))]
+    assert rebinding == [], "pass it, or hold it in an object"
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    assert [source.name for source in sources() if source.text.strip() and not ast.get_docstring(source.tree)] == []
+
+
+def test_every_test_can_fail() -> None:
+    """No empty tests, and no skip without its reason."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                body = [line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]
+                assert body, f"{path}: {node.name} is empty"
+                assert not any(isinstance(line, ast.Pass) for line in body), f"{path}: {node.name} passes"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.skip", "pytest.mark.skip", "pytest.mark.xfail"):
+                assert node.args or node.keywords, f"{path}: a skipped test needs its reason"
