@@ -26,6 +26,7 @@ class PieceTokenizer:
     eos_token_ids = (EOS,)
     special_ids = frozenset((BOS, EOS, END_OF_TURN))
     vocab_size = VOCAB_SIZE
+    strips_leading_space = False
     bos_token_id, eos_token_id = BOS, EOS
     chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 

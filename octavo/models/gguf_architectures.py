@@ -6,6 +6,7 @@ rows they reorder, what they add to norm weights).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,11 +68,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "olmo2": Architecture("olmo2", "Olmo2ForCausalLM", names=AFTER_NORMS),
 }  # fmt: skip
 
-COMMON_KEYS = {
-    "block_count": "num_hidden_layers", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "rope.freq_base": "rope_theta",
-}  # fmt: skip
+MAX_LAYERS = 10_000
 
 
 def architecture_of(file: GGUFFile) -> Architecture:
@@ -84,39 +81,67 @@ def architecture_of(file: GGUFFile) -> Architecture:
 
 def hugging_face_config(file: GGUFFile) -> dict[str, Any]:
     """The header's hyperparameters in the form of a Hugging Face config.json."""
-    architecture, prefix = architecture_of(file), file.metadata["general.architecture"] + "."
-    values = {key[len(prefix) :]: _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
+    architecture, header = architecture_of(file), _Header(file)
+    if architecture.model_type == "olmo2" and header.has("attention.sliding_window"):
+        raise header.refuse("attention.sliding_window", "an olmo2 file with windows is OLMo 3, which is not supported")
+    heads, hidden = header.count("attention.head_count"), header.count("embedding_length")
+    head_dim = header.count("attention.key_length", hidden // heads)
+    rotary = header.count("rope.dimension_count", head_dim)
+    num_layers = header.count("block_count", most=MAX_LAYERS)
     config: dict[str, Any] = {
-        "architectures": [architecture.class_name], "model_type": architecture.model_type, "hidden_act": "silu", "rope_theta": 10000.0,
-        **architecture.fixed,
+        "architectures": [architecture.class_name], "model_type": architecture.model_type, "hidden_act": "silu", **architecture.fixed,
+        "hidden_size": hidden, "intermediate_size": header.count("feed_forward_length"), "num_hidden_layers": num_layers,
+        "num_attention_heads": heads, "num_key_value_heads": header.count("attention.head_count_kv", heads), "head_dim": head_dim,
+        "max_position_embeddings": header.count("context_length"), "vocab_size": _vocab_size(header),
+        "rms_norm_eps": header.number("attention.layer_norm_rms_epsilon"), "rope_theta": header.number("rope.freq_base", 10000.0),
+        "tie_word_embeddings": "output.weight" not in file.tensors, "torch_dtype": _dtype(file),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors or "blk.0.attn_output.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
+        **{name: header.number(key) for key, name in architecture.keys.items() if header.has(key)},
+        **_special_ids(file), **_layers(architecture.model_type, num_layers, hidden // heads, head_dim),
     }  # fmt: skip
-    for key, name in {**COMMON_KEYS, **architecture.keys}.items():
-        if key in values:
-            config[name] = _uniform(file, prefix + key, values[key])
-    needed = [key for key, name in COMMON_KEYS.items() if name not in config]
-    if needed:
-        raise CheckpointError(f"{file.path}: the header lacks {', '.join(prefix + key for key in needed)}")
-    heads = config["num_attention_heads"]
-    if heads < 1:
-        raise CheckpointError(f"{file.path}: {prefix}attention.head_count = {heads} is not possible")
-    config["num_key_value_heads"] = _uniform(file, prefix + "attention.head_count_kv", values.get("attention.head_count_kv", heads))
-    config["head_dim"] = values.get("attention.key_length", config["hidden_size"] // heads)
-    rotary = values.get("rope.dimension_count", config["head_dim"])
-    if rotary != config["head_dim"]:
-        config["partial_rotary_factor"] = rotary / config["head_dim"]
-    config["vocab_size"] = _vocab_size(file, values)
-    config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors or "blk.0.attn_output.bias" in file.tensors
-    config["mlp_bias"] = "blk.0.ffn_down.bias" in file.tensors
-    config["torch_dtype"] = _dtype(file)
-    for token in ("bos", "eos", "padding"):
-        if (number := file.metadata.get(f"tokenizer.ggml.{token}_token_id")) is not None:
-            config["pad_token_id" if token == "padding" else f"{token}_token_id"] = int(number)
-    scaling = _rope_scaling(file, values, config)
-    if scaling is not None:
-        config["rope_scaling"] = scaling
-    config.update(_layers(architecture.model_type, values, config))
-    return config
+    if rotary != head_dim:
+        config["partial_rotary_factor"] = rotary / head_dim
+    if not config.get("sliding_window", True):  # 0: no window, as Phi-4 writes it
+        del config["sliding_window"]
+    return config | _rope_scaling(header, config)
+
+
+class _Header:
+    """The hyperparameters of one architecture, read by key without its prefix. What is missing or of a wrong kind is refused by name."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file, self.prefix = file, file.metadata["general.architecture"] + "."
+
+    def refuse(self, key: str, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.file.path}: {self.prefix}{key}: {why}")
+
+    def has(self, key: str) -> bool:
+        return self.prefix + key in self.file.metadata
+
+    def get(self, key: str) -> Any:
+        """The value; where one is given for each layer, all must agree."""
+        value = self.file.metadata.get(self.prefix + key)
+        values = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(values, list):
+            return values
+        if not values or any(entry != values[0] for entry in values):
+            raise self.refuse(key, f"it differs between layers ({values[:8]}), which is not supported")
+        return values[0]
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key) if self.has(key) else default
+        if value is None:
+            raise self.refuse(key, "it is missing")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self.refuse(key, f"{value!r} is not a number")
+        return value
+
+    def count(self, key: str, default: int | None = None, most: int = 2**31) -> int:
+        value = self.number(key, default)
+        if not isinstance(value, int) or not 1 <= value <= most:
+            raise self.refuse(key, f"{value!r} is not a whole number from 1 to {most}")
+        return value
 
 
 def hugging_face_tensors(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, LazyTensor]:
@@ -151,27 +176,18 @@ def _hugging_face_name(file: GGUFFile, architecture: Architecture, name: str) ->
     return f"{layer}{known[match[2]]}.{match[3]}"
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _uniform(file: GGUFFile, key: str, value: Any) -> Any:
-    """A hyperparameter that may be given for each layer, where all layers must agree."""
-    if not isinstance(value, list):
-        return value
-    if not value or any(entry != value[0] for entry in value):
-        raise CheckpointError(f"{file.path}: {key} differs between layers ({value[:8]}), which is not supported")
-    return value[0]
-
-
-def _vocab_size(file: GGUFFile, values: Mapping[str, Any]) -> int:
-    embedding = file.tensors.get("token_embd.weight")
+def _vocab_size(header: _Header) -> int:
+    embedding = header.file.tensors.get("token_embd.weight")
     if embedding is not None and len(embedding.shape) == 2:
         return embedding.shape[0]
-    size = values.get("vocab_size") or len(file.metadata.get("tokenizer.ggml.tokens", ()))
-    if not size:
-        raise CheckpointError(f"{file.path}: neither token_embd.weight nor a vocabulary says how many tokens there are")
-    return size
+    tokens = header.file.metadata.get("tokenizer.ggml.tokens", ())
+    return header.count("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
+
+
+def _special_ids(file: GGUFFile) -> dict[str, int]:
+    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+    given = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key, name in names.items()}
+    return {name: value for name, value in given.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 def _dtype(file: GGUFFile) -> str:
@@ -180,28 +196,27 @@ def _dtype(file: GGUFFile) -> str:
     return {frozenset({"F32"}): "float32", frozenset({"F16"}): "float16"}.get(frozenset(kinds), "bfloat16")
 
 
-def _rope_scaling(file: GGUFFile, values: Mapping[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
-    """`rope_scaling` as Hugging Face writes it. May add `original_max_position_embeddings` to the config, where longrope wants it."""
-    if "rope_freqs.weight" in file.tensors:
-        return _from_frequency_factors(_floats(file, "rope_freqs.weight"), config)
-    kind, factor = values.get("rope.scaling.type", "none"), values.get("rope.scaling.factor")
-    original = values.get("rope.scaling.original_context_length")
-    if "rope_factors_long.weight" in file.tensors:
-        config["original_max_position_embeddings"] = original or config["max_position_embeddings"]
+def _rope_scaling(header: _Header, config: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_scaling` as Hugging Face writes it, with `original_max_position_embeddings` beside it where longrope wants that."""
+    if "rope_freqs.weight" in header.file.tensors:
+        return {"rope_scaling": _from_frequency_factors(_floats(header.file, "rope_freqs.weight"), config)}
+    original = header.count("rope.scaling.original_context_length", config["max_position_embeddings"])
+    if "rope_factors_long.weight" in header.file.tensors:
         scaling: dict[str, Any] = {"rope_type": "longrope"}
         for name in ("short", "long"):
-            scaling[f"{name}_factor"] = _floats(file, f"rope_factors_{name}.weight").tolist()
-        if (attention := values.get("rope.scaling.attn_factor")) is not None:
-            scaling["attention_factor"] = attention
-        return scaling
-    if kind == "none" or factor is None:
-        return None
+            scaling[f"{name}_factor"] = _floats(header.file, f"rope_factors_{name}.weight").tolist()
+        if header.has("rope.scaling.attn_factor"):
+            scaling["attention_factor"] = header.number("rope.scaling.attn_factor")
+        return {"rope_scaling": scaling, "original_max_position_embeddings": original}
+    kind = header.get("rope.scaling.type") or "none"
+    if kind == "none":
+        return {}
     if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"{file.path}: rope scaling {kind!r} is not supported")
-    scaling = {"rope_type": kind, "factor": factor}
-    if kind == "yarn" and original is not None:
+        raise header.refuse("rope.scaling.type", f"{kind!r} is not supported; supported: none, linear, yarn")
+    scaling = {"rope_type": kind, "factor": header.number("rope.scaling.factor")}
+    if kind == "yarn":
         scaling["original_max_position_embeddings"] = original
-    return scaling
+    return {"rope_scaling": scaling}
 
 
 def _from_frequency_factors(factors: np.ndarray, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,9 +242,8 @@ def _floats(file: GGUFFile, name: str) -> np.ndarray:
     return np.frombuffer(file.data, np.float32, stored.num_bytes // 4, stored.offset)
 
 
-def _layers(model_type: str, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _layers(model_type: str, num_layers: int, hidden_per_head: int, head_dim: int) -> dict[str, Any]:
     """What differs from layer to layer or follows from the model's size, which the header leaves to the reader."""
-    num_layers = config["num_hidden_layers"]
     if model_type == "smollm3":
         return {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(num_layers)]}  # 0: this layer has no rotary positions
     if model_type not in ("gemma2", "gemma3_text"):
@@ -237,6 +251,6 @@ def _layers(model_type: str, values: Mapping[str, Any], config: Mapping[str, Any
     largest = num_layers == {"gemma2": 46, "gemma3_text": 62}[model_type]  # only the 27B models scale by width over heads
     period = 2 if model_type == "gemma2" else 6
     return {
-        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"],
+        "query_pre_attn_scalar": hidden_per_head if largest else head_dim,
         "layer_types": ["full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(num_layers)],
     }

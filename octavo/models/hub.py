@@ -37,7 +37,7 @@ def find_model(model: str, *, revision: str | None = None, download_dir: str | N
     `weights=False` leaves the weights on the hub. Raises `CheckpointError` that says what was tried and what to do.
     """
     path = Path(model).expanduser()
-    if path.exists():
+    if model and path.exists():
         return path
     if model in ALIASES:
         return _bundled(model, ALIASES[model])

@@ -70,7 +70,7 @@ def _tensor(path: Path, name: str, entry: Any, body: np.ndarray) -> LazyTensor:
         storage, shape, (first, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path}: the entry of tensor {name!r} is damaged") from error
-    if storage not in DTYPES:
+    if not isinstance(storage, str) or storage not in DTYPES:
         raise CheckpointError(f"{path}: tensor {name!r} has type {storage!r}; supported: {', '.join(DTYPES)}")
     if any(not isinstance(number, int) or isinstance(number, bool) or number < 0 for number in (*shape, first, end)):
         raise CheckpointError(f"{path}: tensor {name!r} has a shape or place that is no whole number: {shape}, {first}, {end}")

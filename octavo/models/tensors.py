@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,37 +91,41 @@ class LazyTensor:
 class LoadReport:
     """What loading took. The rate counts bytes on disk."""
 
-    num_tensors: int
-    num_bytes: int
-    elapsed_s: float
+    num_tensors: int = 0
+    num_bytes: int = 0
+    elapsed_s: float = 0.0
 
     @property
     def bytes_per_s(self) -> float:
         return self.num_bytes / max(self.elapsed_s, 1e-9)
 
     def __str__(self) -> str:
-        return (
-            f"{self.num_tensors} tensors, {self.num_bytes / 1e9:.3f} GB in {self.elapsed_s:.2f} s ({self.bytes_per_s / 1e9:.2f} GB/s)"
-        )
+        return f"{self.num_tensors} tensors, {self.num_bytes / 1e9:.3f} GB in {self.elapsed_s:.2f} s ({self.bytes_per_s / 1e9:.2f} GB/s)"
 
 
 class Loader:
-    """Loads tensors in order while `num_threads` threads read and convert the next ones. `report` counts what has been given so far."""
+    """Gives tensors by name, in order, while threads read and convert the next ones. `report` counts what has been given so far."""
 
-    def __init__(self, tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None, num_threads: int = 2) -> None:
-        self.tensors, self.dtype, self.num_threads = tensors, dtype, num_threads
-        self.report = LoadReport(0, 0, 0.0)
+    def __init__(self, tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None = None) -> None:
+        self.tensors, self.dtype = tensors, dtype
+        self.report = LoadReport()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        started_s = time.monotonic()
-        names, ahead = list(self.tensors), 2 * self.num_threads
-        with ThreadPoolExecutor(self.num_threads, "octavo-load") as pool:
-            futures: dict[str, Future[torch.Tensor]] = {}
-            for at, name in enumerate(names):
-                for soon in names[at + len(futures) : at + ahead]:
-                    futures[soon] = pool.submit(self.tensors[soon].load, self.dtype)
-                value = futures.pop(name).result()
-                self.report = LoadReport(
-                    self.report.num_tensors + 1, self.report.num_bytes + self.tensors[name].num_bytes, time.monotonic() - started_s
-                )
+        import torch
+
+        started_s, num_threads = time.monotonic(), torch.get_num_threads()
+        # Each loading thread runs torch on itself alone. Torch takes the number for later threads too, so it is put back at the end.
+        pool = ThreadPoolExecutor(num_threads, "octavo-load", initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            coming = ((name, pool.submit(tensor.load, self.dtype)) for name, tensor in self.tensors.items())
+            ahead = deque(islice(coming, 2 * num_threads))
+            while ahead:
+                name, future = ahead.popleft()
+                value, done = future.result(), self.report
+                num_bytes = done.num_bytes + self.tensors[name].num_bytes
+                self.report = LoadReport(done.num_tensors + 1, num_bytes, time.monotonic() - started_s)
                 yield name, value
+                ahead.extend(islice(coming, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(num_threads)

@@ -67,6 +67,7 @@ class Call:
         outputs: dict[int, RequestOutput] = {}
         async with aclosing(self._outputs()) as stream:
             async for place, output in stream:
+                self._count(place, output)
                 outputs[place] = output
         choices = [
             self.shape.choice(self._index(place, one), place, outputs[place], one)
@@ -88,6 +89,7 @@ class Call:
         with_usage = bool(options and options.include_usage) or self.front.config.enable_force_include_usage
         async with aclosing(self._outputs()) as stream:
             async for place, output in stream:
+                self._count(place, output)
                 news = b"".join(chunk for one in output.outputs for chunk in self._chunks(place, output, one, running_usage))
                 if news:
                     yield news
@@ -111,12 +113,8 @@ class Call:
         elif (delta := self.shape.delta(index, place, output, one)) is not None:
             yield sse.event(self._chunk(delta, running_usage))
 
-    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
-        streams = [self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
-        async with aclosing(merged(streams)) as stream:
-            async for place, output in stream:
-                self._count(place, output)
-                yield place, output
+    def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
+        return merged([self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)])
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

@@ -12,7 +12,7 @@ from octavo.serve.front import Front
 from octavo.serve.params import check_supported, sampling_params
 from octavo.serve.prompts import make_request
 from octavo.serve.schemas import CompletionBody, CompletionChoice, CompletionLogprobs
-from octavo.text.detokenize import Detokenizer, complete_text
+from octavo.text.detokenize import complete_text, pieces_of
 from octavo.types import MAX_CONTINUATIONS, CompletionOutput, InvalidRequest, Logprob, Request, RequestOutput
 
 MAX_PROMPTS = 2048
@@ -124,11 +124,11 @@ class CompletionShape:
     def _add_prompt(self, place: int, logprobs: CompletionLogprobs) -> None:
         """The prompt's tokens; the first has no log-probability."""
         request = self._requests[place]
-        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=request.params.skip_special_tokens)
+        pieces = pieces_of(self._tokenizer, request.prompt_token_ids, skip_special_tokens=request.params.skip_special_tokens)
         offset = 0
-        for token_id, position in zip(request.prompt_token_ids, self._prompt_positions[place]):
+        for token_id, position, piece in zip(request.prompt_token_ids, self._prompt_positions[place], pieces):
             self._add(logprobs, token_id, position, offset)
-            offset += len(detokenizer.push(token_id))
+            offset += len(piece)
 
     def _add(self, logprobs: CompletionLogprobs, token_id: int, position: dict[int, Logprob] | None, offset: int) -> None:
         logprobs.text_offset.append(offset)

@@ -25,9 +25,14 @@ class Tokenizer(Protocol):
         """Ids of control tokens, which are no part of the text a reader sees."""
         ...
 
+    @property
+    def strips_leading_space(self) -> bool:
+        """Whether a text loses one space at its very start, which encoding had put there."""
+        ...
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
 
     def id_to_token(self, token_id: int) -> str | None: ...
 
@@ -64,10 +69,20 @@ class Detokenizer:
         return self._decoder.getstate()[0]
 
 
+def pieces_of(tokenizer: Tokenizer, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> list[str]:
+    """What each token adds to a text that begins with the first of them, up to the last complete character."""
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+    pieces = [detokenizer.push(token_id) for token_id in token_ids]
+    if tokenizer.strips_leading_space:
+        first = next((at for at, piece in enumerate(pieces) if piece), None)
+        if first is not None:
+            pieces[first] = pieces[first].removeprefix(" ")
+    return pieces
+
+
 def complete_text(tokenizer: Tokenizer, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
     """The text of the tokens, up to their last complete character."""
-    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
-    return "".join(map(detokenizer.push, token_ids))
+    return "".join(pieces_of(tokenizer, token_ids, skip_special_tokens=skip_special_tokens))
 
 
 def _last_bytes(tokenizer: Tokenizer, token_ids: Sequence[int]) -> bytes:

@@ -6,10 +6,11 @@ The keys are those of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Core
 
@@ -26,8 +27,8 @@ CASED_WORDS = (CASED + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+", CASED + r"+[\p{Ll}\p{Lm}\
 CASED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# Control tokens that end a turn of a conversation. Not every file says which of its tokens does (tokenizer.ggml.eot_token_id).
-TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>")
+# Tokens that end a turn or a text in the models that have them. Few files name all of theirs (tokenizer.ggml.eot_token_id).
+ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Cut:
 
     patterns: tuple[str, ...]
     whole_words_first: bool = False  # a word that is a token itself is taken whole, whatever the merges say
+    composes: bool = False  # letters and their accents are joined first (Unicode's NFC)
     adds_bos: bool = False  # where the file does not say
 
 
@@ -47,11 +49,12 @@ def _cuts() -> dict[str, Cut]:
     gpt4o = Cut(("|".join((*(words + CONTRACTIONS + "?" for words in CASED_WORDS), r"\p{N}{1,3}", CASED_REST)),))
     tekken = Cut(("|".join((*CASED_WORDS, r"\p{N}", CASED_REST)),), whole_words_first=True, adds_bos=True)
     groups = {
-        Cut((GPT2,)): "gpt-2 gpt2 mpt olmo jais phi-2 jina-es jina-de gigachat a.x-4.0 mellum trillion granite-docling",
+        Cut((GPT2,)): "gpt-2 mpt olmo jais phi-2 jina-es jina-de gigachat a.x-4.0 mellum exaone4 trillion granite-docling",
         digits: "smollm starcoder refact command-r codeshell exaone minerva-7b",
-        llama3: "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2",
+        llama3: "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2 midm-2.0",
         Cut((three,)): "dbrx smaug-bpe glm4 chatglm-bpe",
-        Cut((one,)): "qwen2 deepseek-r1-qwen stablelm2 megrez hunyuan grok-2",
+        Cut((one,)): "deepseek-r1-qwen stablelm2 megrez hunyuan grok-2",
+        Cut((one,), composes=True): "qwen2",
         gpt4o: "gpt-4o llama4 kanana2",
         tekken: "tekken",
     }
@@ -71,12 +74,12 @@ def rebuild_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         core, adds_bos = _sentence_piece(vocabulary), True
     else:
         raise TokenizerError(f"tokenizer.ggml.model = {kind!r} is not supported; supported: 'gpt2', 'llama'")
-    for special in (True, False):
-        wanted = CONTROL if special else USER_DEFINED
-        texts = [text for text, its in zip(vocabulary.texts, vocabulary.types) if its == wanted and text]
-        core.add_tokens([AddedToken(text, special=special, normalized=False) for text in texts])
+    # In order of ids, which is the order in which a tokeniser numbers those that are not in its vocabulary.
+    kinds = {CONTROL: True, UNKNOWN: True, USER_DEFINED: False}  # -> whether decoding may leave it out
+    listed = zip(vocabulary.texts, vocabulary.types)
+    core.add_tokens([AddedToken(text, special=kinds[kind], normalized=False) for text, kind in listed if text and kind in kinds])
     bos, eos = vocabulary.token_id("bos"), vocabulary.token_id("eos")
-    _add_ends(
+    _set_ends(
         core,
         bos if metadata.get(PREFIX + "add_bos_token", adds_bos) else None,
         eos if metadata.get(PREFIX + "add_eos_token", False) else None,
@@ -86,7 +89,7 @@ def rebuild_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         bos_token_id=bos,
         eos_token_id=eos,
         pad_token_id=vocabulary.token_id("padding"),
-        extra_eos_token_ids=vocabulary.turn_ends(),
+        extra_eos_token_ids=vocabulary.ends(),
         chat_templates=_chat_templates(metadata),
     )
 
@@ -99,10 +102,7 @@ class _Vocabulary:
         self.texts: list[str] = self._list("tokens", str)
         if not self.texts:
             raise TokenizerError("the file holds no tokeniser (tokenizer.ggml.tokens is missing); name one with --tokenizer")
-        types = metadata.get(PREFIX + "token_type")
-        self.types: list[int] = [NORMAL] * len(self.texts) if types is None else [int(value) for value in types]
-        if len(self.types) != len(self.texts):
-            raise TokenizerError(f"tokenizer.ggml.token_type has {len(self.types)} entries for {len(self.texts)} tokens")
+        self.types: list[int] = self._numbers("token_type") if PREFIX + "token_type" in metadata else [NORMAL] * len(self.texts)
         # A text that stands twice keeps its first id; unused ids fill up the embedding and have no text.
         self.ids: dict[str, int] = {}
         for number, (text, kind) in enumerate(zip(self.texts, self.types)):
@@ -115,6 +115,13 @@ class _Vocabulary:
             raise TokenizerError(f"tokenizer.ggml.{name} is not a list of texts")
         return values
 
+    def _numbers(self, name: str) -> list[Any]:
+        """One number a token."""
+        values = self.metadata.get(PREFIX + name)
+        if not isinstance(values, np.ndarray) or len(values) != len(self.texts):
+            raise TokenizerError(f"tokenizer.ggml.{name} must hold {len(self.texts)} numbers, one a token")
+        return values.tolist()
+
     def merges(self) -> list[tuple[str, str]]:
         """The merge rules in order. Each is written as two texts with a space between; the first text may itself begin with one."""
         pairs: list[tuple[str, str]] = []
@@ -125,21 +132,18 @@ class _Vocabulary:
             pairs.append((rule[0] + left, right))
         return pairs
 
-    def scores(self) -> Sequence[float]:
-        scores = self.metadata.get(PREFIX + "scores")
-        if scores is None or len(scores) != len(self.texts):
-            raise TokenizerError("tokenizer.ggml.scores is missing or not as long as the vocabulary")
-        return scores
+    def scores(self) -> list[float]:
+        return self._numbers("scores")
 
     def token_id(self, name: str) -> int | None:
         number = self.metadata.get(f"{PREFIX}{name}_token_id")
         return int(number) if isinstance(number, int) and number < len(self.texts) else None
 
-    def turn_ends(self) -> list[int]:
-        """Ids that end a turn, beside the end of text: as the file says, else by their well-known texts."""
+    def ends(self) -> list[int]:
+        """Ids that end a turn or a text: those that the file names, and those with well-known texts."""
         told = [number for name in ("eot", "eom") if (number := self.token_id(name)) is not None]
-        known = [self.ids[text] for text in TURN_ENDS if text in self.ids and self.types[self.ids[text]] in (CONTROL, USER_DEFINED)]
-        return told or known
+        known = [self.ids[text] for text in ENDS if text in self.ids and self.types[self.ids[text]] in (CONTROL, USER_DEFINED)]
+        return list(dict.fromkeys((*told, *known)))
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tuple[Core, bool]:
@@ -150,7 +154,13 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Core, bool]:
             f"tokenizer.ggml.pre = {name!r} is not supported; name a folder with the model's tokenizer.json with --tokenizer. "
             f"Supported: {', '.join(sorted(CUTS))}"
         )
-    core = Core(models.BPE(vocabulary.ids, vocabulary.merges(), ignore_merges=cut.whole_words_first))
+    merges = vocabulary.merges()
+    try:
+        core = Core(models.BPE(vocabulary.ids, merges, ignore_merges=cut.whole_words_first))
+    except Exception as error:  # the library raises bare Exception: a merge of tokens that are not there
+        raise TokenizerError(f"tokenizer.ggml.merges: {error}") from error
+    if cut.composes:
+        core.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]
     core.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     core.decoder = decoders.ByteLevel()
@@ -162,7 +172,7 @@ def _sentence_piece(vocabulary: _Vocabulary) -> Core:
     scores, ids = vocabulary.scores(), vocabulary.ids
     rules: list[tuple[float, int, str, str]] = []
     for text, number in ids.items():
-        if vocabulary.types[number] in (NORMAL, USER_DEFINED):
+        if vocabulary.types[number] == NORMAL:
             cuts = ((text[:at], text[at:]) for at in range(1, len(text)))
             rules += [(-scores[number], number, left, right) for left, right in cuts if left in ids and right in ids]
     rules.sort(key=lambda rule: rule[:2])
@@ -176,17 +186,16 @@ def _sentence_piece(vocabulary: _Vocabulary) -> Core:
     return core
 
 
-def _add_ends(core: Core, bos: int | None, eos: int | None) -> None:
-    """Let `encode` put the beginning and end tokens around a text."""
-    if bos is None and eos is None:
-        return
-    first = [(core.id_to_token(bos), bos)] if bos is not None else []
-    last = [(core.id_to_token(eos), eos)] if eos is not None else []
+def _set_ends(core: Core, bos: int | None, eos: int | None) -> None:
+    """Let `encode` put these tokens, and no others, before and after a text."""
+    first = [] if bos is None else [(core.id_to_token(bos), bos)]
+    last = [] if eos is None else [(core.id_to_token(eos), eos)]
     single = [*(text for text, _ in first), "$A", *(text for text, _ in last)]
     core.post_processor = processors.TemplateProcessing(single=single, special_tokens=list({*first, *last}))
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    prefix = "tokenizer.chat_template"
-    named = {key[len(prefix) + 1 :] or "default": value for key, value in metadata.items() if key.startswith(prefix)}
+    prefix = "tokenizer.chat_template."
+    named = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    named["default"] = metadata.get("tokenizer.chat_template")
     return {name: value for name, value in named.items() if isinstance(value, str)}

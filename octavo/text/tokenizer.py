@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -152,6 +153,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         token = token.get("content") if isinstance(token, dict) else token
         return core.token_to_id(token) if isinstance(token, str) else None
 
+    _add_tokens(core, settings.get("added_tokens_decoder"))
+    # add_bos_token and add_eos_token are for classes that build a tokeniser; tokenizer.json itself says what goes around a text.
     return Tokenizer(
         core,
         bos_token_id=token_id("bos_token"),
@@ -159,6 +162,17 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         pad_token_id=token_id("pad_token"),
         chat_templates=_chat_templates(folder, settings),
     )
+
+
+def _add_tokens(core: Core, listed: Any) -> None:
+    """Tokens that only tokenizer_config.json knows of, or knows to be special."""
+    entries = sorted(listed.items(), key=lambda entry: int(entry[0])) if isinstance(listed, dict) else []
+    known = core.get_added_tokens_decoder()
+    for number, entry in entries:
+        special, old = bool(entry.get("special")), known.get(int(number))
+        if old is None or old.special != special:
+            flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+            core.add_tokens([AddedToken(entry["content"], special=special, **flags)])
 
 
 def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -44,6 +44,17 @@ def test_special_tokens_are_left_out_or_shown() -> None:
     assert complete_text(tokenizer, ids, skip_special_tokens=False) == "<s>hi</s>"
 
 
+def test_a_space_that_encoding_had_put_first_is_no_part_of_a_text() -> None:
+    class Spacing(PieceTokenizer):
+        strips_leading_space = True
+
+    tokenizer = Spacing()
+    ids = [BOS, tokenizer.token(" The"), tokenizer.token(" end")]
+    assert complete_text(tokenizer, ids) == "The end"
+    assert complete_text(tokenizer, ids, skip_special_tokens=False) == "<s> The end"
+    assert "".join(map(Detokenizer(tokenizer, context=ids[:1]).push, ids[1:])) == " The end", "after a context it is a real one"
+
+
 def test_alternatives_are_decoded_after_the_real_context_not_after_each_other() -> None:
     tokenizer = PieceTokenizer()
     quote = "\u2019".encode()
