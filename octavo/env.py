@@ -75,6 +75,12 @@ def _amount(text: str) -> float:
     return number
 
 
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError("use DEBUG, INFO, WARNING or ERROR")
+    return text.upper()
+
+
 def _path(text: str) -> Path:
     return Path(text).expanduser()
 
@@ -91,21 +97,15 @@ CACHE_ROOT = _define(
     "folder of compiled kernels, tuned tables and bundled models; default: octavo below the user's cache folder",
     vllm=False,
 )
-FORCE_AOT_LOAD = _define("OCTAVO_FORCE_AOT_LOAD", _switch, False, "1: a miss in the cache folder is an error that says what differs")
 
 CPU_KVCACHE_SPACE = _define("OCTAVO_CPU_KVCACHE_SPACE", _amount, 0.0, "GiB of KV cache on CPU; 0: decided from free memory")
-CPU_OMP_THREADS_BIND = _define("OCTAVO_CPU_OMP_THREADS_BIND", str, "auto", "auto, nobind, or a list of cores such as 0-3")
-CPU_NUM_OF_RESERVED_CPU = _define("OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, 0, "cores left to other programs when binding is auto")
-CPU_VISIBLE_MEMORY_NODES = _define("CPU_VISIBLE_MEMORY_NODES", str, "", "NUMA nodes that CPU workers may use, such as 0,1")
 OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of an operation on CPU; 0: decided from the cores that may be used")
 
 MODEL = _define("OCTAVO_MODEL", str, None, "default of --model", vllm=False)
 API_KEY = _define("OCTAVO_API_KEY", str, None, "default of --api-key")
 ATTENTION_BACKEND = _define("OCTAVO_ATTENTION_BACKEND", str, None, "default of --attention-backend")
 
-LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", str.upper, "INFO", "DEBUG, INFO, WARNING or ERROR")
-LOG_STATS_INTERVAL_S = _define("OCTAVO_LOG_STATS_INTERVAL", _amount, 10.0, "seconds between two lines of statistics")
-ENGINE_READY_TIMEOUT_S = _define("OCTAVO_ENGINE_READY_TIMEOUT_S", _amount, 600.0, "seconds that the server waits for its engine to start")
+LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", _level, "INFO", "what is logged: DEBUG, INFO, WARNING or ERROR")
 
 HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")
 

@@ -22,9 +22,9 @@ def test_unset_and_empty_mean_the_default(variable: env.Variable[object], monkey
     ("variable", "text", "value"),
     [
         (env.CPU_KVCACHE_SPACE, "1.5", 1.5),
-        (env.CPU_NUM_OF_RESERVED_CPU, "2", 2),
-        (env.FORCE_AOT_LOAD, "1", True),
-        (env.FORCE_AOT_LOAD, "off", False),
+        (env.OMP_NUM_THREADS, "2", 2),
+        (env.HF_HUB_OFFLINE, "1", True),
+        (env.HF_HUB_OFFLINE, "off", False),
         (env.LOGGING_LEVEL, "debug", "DEBUG"),
         (env.API_KEY, "secret", "secret"),
         (env.CACHE_ROOT, "/somewhere", Path("/somewhere")),
@@ -54,7 +54,7 @@ def test_another_engine_s_cache_folder_is_not_ours(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("variable", "text"),
     [(env.CPU_KVCACHE_SPACE, "lots"), (env.CPU_KVCACHE_SPACE, "-1"), (env.CPU_KVCACHE_SPACE, "nan"), (env.CPU_KVCACHE_SPACE, "inf"),
-     (env.CPU_NUM_OF_RESERVED_CPU, "1.5"), (env.CPU_NUM_OF_RESERVED_CPU, "-1"), (env.FORCE_AOT_LOAD, "maybe")],
+     (env.OMP_NUM_THREADS, "1.5"), (env.OMP_NUM_THREADS, "-1"), (env.HF_HUB_OFFLINE, "maybe"), (env.LOGGING_LEVEL, "LOUD")],
 )  # fmt: skip
 def test_bad_values_name_variable_value_and_meaning(variable: env.Variable[object], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable.name, text)
