@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from octavo.ops.best import best
+from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import draw
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
@@ -32,10 +34,15 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor] = silu_mul
     gelu_tanh_mul: Callable[[Tensor], Tensor] = gelu_tanh_mul
     draw: Draw = draw
+    best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
+    decode_batch: Callable[..., None] = decode_batch
 
     def gate(self, activation: str) -> Callable[[Tensor], Tensor]:
         """The gated activation of this name (the names are `config.architecture.ACTIVATIONS`'s values)."""
         return {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}[activation]
+
+
+REFERENCES = Ops()
 
 
 def choose_ops(device: str, level: int) -> Ops:
@@ -53,4 +60,27 @@ def choose_ops(device: str, level: int) -> Ops:
             gelu_tanh_mul=twins.gelu_tanh_mul,
             draw=twins.draw,
         )
-    return Ops()
+    if device == "cuda" and level >= 1:
+        return triton_ops()
+    return REFERENCES
+
+
+def triton_ops() -> Ops:
+    """The Triton twins. Triton is imported only here."""
+    from octavo.ops.triton.best import best
+    from octavo.ops.triton.decode_batch import decode_batch
+    from octavo.ops.triton.embedding import embedding
+    from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
+    from octavo.ops.triton.norm import add_rms_norm, rms_norm
+    from octavo.ops.triton.rope_and_write import rope_and_write
+
+    return Ops(
+        embedding=embedding,
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        rope_and_write=rope_and_write,
+        silu_mul=silu_mul,
+        gelu_tanh_mul=gelu_tanh_mul,
+        best=best,
+        decode_batch=decode_batch,
+    )

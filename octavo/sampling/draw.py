@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,13 +69,3 @@ class Draw:
             view.column("top_p") if uses.top_p else None,
             view.column("min_p") if uses.min_p else None,
         )
-
-
-def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [N] int64 and logits [N] of the largest in each row; the lowest id of equals; NaN counts as largest."""
-    if logits.device.type == "cpu":  # numpy's argmax is ten times quicker there
-        rows = logits.numpy()
-        tokens = rows.argmax(-1)
-        return torch.from_numpy(tokens), torch.from_numpy(rows[np.arange(len(rows)), tokens])
-    peaks, tokens = logits.max(-1)
-    return tokens, peaks

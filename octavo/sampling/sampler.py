@@ -22,10 +22,10 @@ import torch
 
 from octavo.context import Batch
 from octavo.core.plan import Admission, Plan
-from octavo.ops.draw import draw
+from octavo.ops.select import REFERENCES, Ops
 from octavo.sampling.bad_words import BadWords
 from octavo.sampling.bias import Bias
-from octavo.sampling.draw import NO_TRUNCATION, Draw, DrawOp, Truncation, best
+from octavo.sampling.draw import NO_TRUNCATION, Draw, Truncation
 from octavo.sampling.grammar import Masks, mask_tokens
 from octavo.sampling.logprobs import score
 from octavo.sampling.min_tokens import MinTokens
@@ -65,13 +65,13 @@ class HeldRow(Protocol):
 
 
 class Sampler:
-    """Built for a vocabulary and the user's own stages; `fillers` is what rows must keep columns for. `draw` is the op of that name
-    or a twin of it."""
+    """Built for a vocabulary, the user's own stages and a device's operations; `fillers` is what rows must keep columns for."""
 
-    def __init__(self, vocab_size: int, own: Sequence[Stage] = (), draw: DrawOp = draw) -> None:
+    def __init__(self, vocab_size: int, own: Sequence[Stage] = (), ops: Ops = REFERENCES) -> None:
         self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
-        self._draw = Draw(draw)
+        self._draw = Draw(ops.draw)
+        self._best = ops.best
 
     @property
     def fillers(self) -> tuple[Filler, ...]:
@@ -118,7 +118,7 @@ class Sampler:
         if recipe.stages or recipe.random:
             tokens, peaks = self._process(logits, View(rows, batch.sample_rows, batch.positions[batch.sample_at] + 1, recipe.rows), recipe)
         else:
-            tokens, peaks = best(logits)
+            tokens, peaks = self._best(logits)
         scores = tuple((at, score(part, tokens[_index(at, part)], k)) for k, at, part in raw)
         return Sampled(batch.sample_rows, tokens[:, None], peaks, scores=scores)
 
@@ -130,7 +130,7 @@ class Sampler:
                 logits = stage.apply(logits, part)
             else:
                 logits = logits.index_copy(0, index, stage.apply(logits[index], part))
-        tokens, peaks = best(logits)
+        tokens, peaks = self._best(logits)
         if recipe.random:
             tokens = self._draw_random(logits, tokens, peaks, view, recipe)
         for stage, index, part in parts:

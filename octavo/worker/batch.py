@@ -14,6 +14,7 @@ import torch
 from octavo.config.resolved import Resolved
 from octavo.context import Batch
 from octavo.core.plan import Plan, Slice
+from octavo.ops.select import REFERENCES, Ops
 from octavo.worker.rows import Rows
 
 FED_BY_ROW = -1  # in place of a token's value: the row holds it
@@ -22,7 +23,7 @@ FED_BY_ROW = -1  # in place of a token's value: the row holds it
 class BatchBuilder:
     """Owns the static buffers of one worker. `build` overwrites what the last call returned."""
 
-    def __init__(self, settings: Resolved, block_tokens: Sequence[int], device: torch.device) -> None:
+    def __init__(self, settings: Resolved, block_tokens: Sequence[int], device: torch.device, ops: Ops = REFERENCES) -> None:
         max_tokens, max_slices = settings.max_num_batched_tokens, settings.max_num_seqs
         self._block_tokens = tuple(block_tokens)  # per KV group
         self._device = device
@@ -41,6 +42,7 @@ class BatchBuilder:
         self._offsets = torch.arange(max_tokens, device=device)
         self._each_start = torch.arange(max_slices + 1, dtype=torch.int32, device=device)  # of slices of one token each
         self._max_length = settings.max_model_len
+        self._ops = ops
         self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
     def build(self, plan: Plan, rows: Rows) -> Batch:
@@ -91,21 +93,20 @@ class BatchBuilder:
     def decode(self, row_ids: torch.Tensor, rows: Rows) -> Batch:
         """One token for each of the rows [S] int64, by operations on the device alone; the padding row gets nothing to do."""
         num = row_ids.numel()
-        real = row_ids != rows.padding  # [S]
-        computed = torch.where(real, rows.computed[row_ids], 0)
-        positions = self._positions[:num].copy_(computed)
-        slots = self._slots[:, :num]
+        tokens, positions, slots = self._tokens[:num], self._positions[:num], self._slots[:, :num]
+        lengths, batch_rows = self._lengths[:num], self._rows[:num]
         for group, block_tokens in enumerate(self._block_tokens):
-            block = rows.block_tables[group][row_ids, positions // block_tokens].to(torch.int64)  # [S]
-            slots[group] = torch.where(real, block * block_tokens + positions % block_tokens, -1)
-        tokens = self._tokens[:num].copy_(rows.last_token[row_ids])
+            self._ops.decode_batch(
+                row_ids, rows.computed, rows.last_token, rows.block_tables[group], rows.padding, block_tokens,
+                (tokens, positions, lengths, batch_rows), slots[group], first=group == 0,
+            )  # fmt: skip
         each = self._offsets[:num]
         return Batch(
             tokens=tokens,
             positions=positions,
             starts=self._each_start[: num + 1],
-            lengths=self._lengths[:num].copy_(computed + real),
-            rows=self._rows[:num].copy_(row_ids),
+            lengths=lengths,
+            rows=batch_rows,
             slots=slots,
             sample_at=each,
             sample_rows=row_ids,

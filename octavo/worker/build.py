@@ -49,10 +49,11 @@ def build_runner(
     with timed("allocate KV cache"):
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
         bind(layers, layout, allocate(layout, device))
-    sampler = Sampler(architecture.vocab, own_stages, choose_ops(device.type, settings.optimization_level).draw)
+    ops = choose_ops(device.type, settings.optimization_level)
+    sampler = Sampler(architecture.vocab, own_stages, ops)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
-    batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device)
+    batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
     if settings.graph_sizes:
         with timed("capture graphs"):

@@ -1,0 +1,46 @@
+"""The largest logit of each row and the lowest token that has it: [N, vocab] read once, by many programs a row, then their results."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 4096
+
+
+@triton.jit
+def _best_of_parts(logits, part_peak, part_token, vocab, stride, PARTS, BLOCK: tl.constexpr):
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = part * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(logits + row * stride + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+    # NaN counts as largest, so that a row with one is known by its peak. Ranked as +inf, told apart by the count of NaNs.
+    broken = tl.max((value != value).to(tl.int32), axis=0)
+    peak, token = tl.max(tl.where(value != value, float("inf"), value), axis=0, return_indices=True, return_indices_tie_break_left=True)
+    tl.store(part_peak + row * PARTS + part, tl.where(broken > 0, float("nan"), peak))
+    tl.store(part_token + row * PARTS + part, part * BLOCK + token)
+
+
+@triton.jit
+def _best_of_all(part_peak, part_token, peaks, tokens, PARTS, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(part_peak + row * PARTS + at, mask=at < PARTS, other=-float("inf"))
+    broken = tl.max((value != value).to(tl.int32), axis=0)
+    peak, part = tl.max(tl.where(value != value, float("inf"), value), axis=0, return_indices=True, return_indices_tie_break_left=True)
+    tl.store(peaks + row, tl.where(broken > 0, float("nan"), peak))
+    tl.store(tokens + row, tl.load(part_token + row * PARTS + part).to(tl.int64))
+
+
+def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [N] int64 and logits [N] float32 of the largest in each row of logits [N, vocab]; NaN counts as largest."""
+    num_rows, vocab = logits.shape
+    parts = triton.cdiv(vocab, _BLOCK)
+    part_peak = torch.empty((num_rows, parts), dtype=torch.float32, device=logits.device)
+    part_token = torch.empty((num_rows, parts), dtype=torch.int32, device=logits.device)
+    peaks = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if num_rows:
+        _best_of_parts[(num_rows, parts)](logits, part_peak, part_token, vocab, logits.stride(0), parts, BLOCK=_BLOCK, num_warps=4)
+        _best_of_all[(num_rows,)](part_peak, part_token, peaks, tokens, parts, BLOCK=triton.next_power_of_2(parts), num_warps=1)
+    return tokens, peaks
