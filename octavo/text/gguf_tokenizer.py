@@ -170,14 +170,12 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Core, bool]:
 def _sentence_piece(vocabulary: _Vocabulary) -> Core:
     """SentencePiece's BPE joins the neighbours whose joined text scores highest, so the merges follow from the scores."""
     scores, ids = vocabulary.scores(), vocabulary.ids
-    rules: list[tuple[float, int, str, str]] = []
-    for text, number in ids.items():
-        if vocabulary.types[number] == NORMAL:
-            cuts = ((text[:at], text[at:]) for at in range(1, len(text)))
-            rules += [(-scores[number], number, left, right) for left, right in cuts if left in ids and right in ids]
-    rules.sort(key=lambda rule: rule[:2])
+    made = sorted((-scores[number], number, text) for text, number in ids.items() if vocabulary.types[number] == NORMAL)
+    merges = [
+        (text[:at], text[at:]) for _, _, text in made for at in range(1, len(text)) if text[:at] in ids and text[at:] in ids
+    ]
     unknown = next((text for text, kind in zip(vocabulary.texts, vocabulary.types) if kind == UNKNOWN), None)
-    core = Core(models.BPE(ids, [rule[2:] for rule in rules], unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    core = Core(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     adds_space = bool(vocabulary.metadata.get(PREFIX + "add_space_prefix", True))
     steps = [normalizers.Prepend("▁")] if adds_space else []
     core.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
