@@ -155,7 +155,8 @@ def hugging_face_tensors(file: GGUFFile, config: Mapping[str, Any]) -> dict[str,
         if architecture.interleaved and (match := re.search(r"\.attn_([qk])\.", name)):
             interleaved_heads = config["num_attention_heads" if match[1] == "q" else "num_key_value_heads"]
             rows = stored.shape[0] if stored.shape else 0
-            if interleaved_heads < 1 or rows % (2 * interleaved_heads):
+            packed = len(stored.shape) < 2 and stored.block.values > 1  # then a block holds values that belong to different places
+            if packed or interleaved_heads < 1 or rows % (2 * interleaved_heads):
                 raise CheckpointError(f"{file.path}: tensor {name!r} has {rows} rows, which do not make {interleaved_heads} heads")
         found[_hugging_face_name(file, architecture, name)] = LazyTensor(
             shape=stored.shape,

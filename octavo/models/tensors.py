@@ -65,7 +65,7 @@ class LazyTensor:
         rows = self.data.reshape(num_rows, self.num_bytes // max(num_rows, 1))
         if not self.interleaved_heads:
             return rows
-        pairs = rows.reshape(self.interleaved_heads, -1, 2, rows.shape[1])  # [heads, head_dim / 2, 2, bytes]
+        pairs = self.data.reshape(self.interleaved_heads, -1, 2, self.num_bytes // self.shape[0])  # [heads, head_dim / 2, 2, bytes]
         return pairs.swapaxes(1, 2).reshape(rows.shape)
 
     def load(self, dtype: torch.dtype | None = None) -> torch.Tensor:
