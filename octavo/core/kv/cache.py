@@ -50,14 +50,15 @@ class KVCache:
 
     # ---- room for a sequence
 
-    def fits(self, hit: Hit, num_tokens: int, chunk: int) -> bool:
-        """Whether a sequence that starts from `hit` could now grow to `num_tokens`."""
+    def fits(self, hit: Hit, num_tokens: int, chunk: int, spare_blocks: int = 0) -> bool:
+        """Whether a sequence that starts from `hit` could now grow to `num_tokens`, with blocks to spare in each group."""
         pool = self.pool
         held = idle = 0
         for table, dropped in zip(hit.tables, hit.dropped):
             held += len(table) - dropped
             idle += sum(pool.users[block] == 0 for block in table[dropped:])
-        return max(0, self.layout.peak_blocks(num_tokens, chunk) - held) + idle <= pool.num_free
+        spare = spare_blocks * len(self._units)
+        return max(0, self.layout.peak_blocks(num_tokens, chunk) - held) + idle + spare <= pool.num_free
 
     def grow(self, seq: Sequence, num_tokens: int) -> Many[Growth] | None:
         """Cover `num_tokens` tokens: the new table entries, or None, with nothing taken, if there is no room."""
