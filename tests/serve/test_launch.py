@@ -116,6 +116,23 @@ def test_work_ends_when_the_client_leaves(path: str, script: Script, stream: boo
         assert running.front.metrics.finished["abort"] == running.front.metrics.num_started == len(running.engine.requests)
 
 
+def test_clients_that_misbehave_do_not_matter_to_others() -> None:
+    with served() as running:
+        url = running.url + "/v1/completions"
+        assert httpx.post(url, content=b" " * (10 << 20)).status_code == 413
+        assert httpx.post(url, content=(b" " * 100_000 for _ in range(100))).status_code == 413
+        deep = b"[" * 3_000_000 + b"]" * 3_000_000
+        assert httpx.post(url, content=b'{"prompt":' + deep + b"}").status_code == 400
+        assert httpx.post(url, json={"prompt": "a", "stop": [f"stop {number}" for number in range(10_000)]}).status_code == 400
+        address = running.front.config.host, int(url.split(":")[2].split("/")[0])
+        with socket.create_connection(address) as half, socket.create_connection(address) as garbage:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            garbage.sendall(b"GARBAGE\r\n\r\n")
+            assert garbage.recv(100).startswith(b"HTTP/1.1 400")
+            assert httpx.post(url, json={"prompt": "a"}).status_code == 200
+        assert not running.engine.active
+
+
 def test_a_busy_port_is_told_before_anything_is_loaded() -> None:
     first = bind(ServerConfig(port=0))
     port = first.getsockname()[1]
