@@ -11,11 +11,15 @@ __all__ = ["CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOut
 
 
 def __getattr__(name: str) -> Any:
-    """`LLM` and `EngineConfig`, imported when they are asked for."""
+    """`LLM`, `AsyncLLM` and `EngineConfig`, imported when they are asked for."""
     if name == "LLM":
         from octavo.llm import LLM
 
         return LLM
+    if name == "AsyncLLM":
+        from octavo.async_llm import AsyncLLM
+
+        return AsyncLLM
     if name == "EngineConfig":
         from octavo.config.engine import EngineConfig
 
@@ -24,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "LLM", "EngineConfig"])
+    return sorted([*globals(), "LLM", "AsyncLLM", "EngineConfig"])

@@ -8,7 +8,9 @@ import pytest
 import octavo
 
 
-@pytest.mark.parametrize("name", ["EngineConfig", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "LLM"])
+@pytest.mark.parametrize(
+    "name", ["EngineConfig", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "LLM", "AsyncLLM"]
+)
 def test_public_names(name: str) -> None:
     assert getattr(octavo, name).__name__ in (name, "StructuredOutputs")
     assert name in dir(octavo)

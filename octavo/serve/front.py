@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from octavo.async_llm import follow
 from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.metrics import FrontMetrics
@@ -22,7 +23,6 @@ from octavo.text.template import ChatTemplate
 from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
-SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a request's reason is its continuations' most severe one
 
 
 @dataclass(frozen=True)
@@ -76,63 +76,10 @@ class Front:
     def engine_id(self, label: str) -> str:
         return f"{label}-{next(self._serial)}"
 
-    async def run(self, request: Request, prompt: str | None = None) -> AsyncGenerator[RequestOutput]:
+    def run(self, request: Request, prompt: str | None = None) -> AsyncGenerator[RequestOutput]:
         """What the caller is to be told, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
         state = RequestState(request, prompt, self.model.tokenizer, self.clock)
-        self._start(state)
-        stream = self.engine.stream(request)
-        last_s: float | None = None
-        try:
-            async for news in stream:
-                told = state.num_output_tokens
-                output, stopped = state.feed(news)
-                for index, num_tokens in stopped:
-                    self.engine.finish(request.id, index, FinishReason.STOP, num_tokens)
-                if state.num_output_tokens > told:
-                    last_s = self._count(state, state.num_output_tokens - told, last_s)
-                if output is not None:
-                    yield output
-                if state.finished:
-                    break
-            if not state.finished and (output := state.abort()) is not None:
-                yield output
-        except EngineDead:
-            self._end(state, FinishReason.ERROR)
-            raise
-        finally:
-            await _close(stream)
-            self._end(state, _reason(state))
-
-    def _start(self, state: RequestState) -> None:
-        request = state.request
-        self.running[request.id] = state
-        self.num_waiting += 1
-        self.num_waiting_tokens += len(request.prompt_token_ids)
-        self.metrics.started(request.params.n, request.params.max_tokens)
-        if self.config.enable_log_requests:
-            log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
-
-    def _count(self, state: RequestState, num_tokens: int, last_s: float | None) -> float:
-        """Count new tokens; the time at which they came."""
-        now_s = self.clock()
-        self.metrics.generation_tokens += num_tokens
-        if last_s is not None:
-            self.metrics.inter_token_latency.observe(now_s - last_s)
-        else:
-            self._no_longer_waiting(state)
-            self.metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0, state.cache_miss)
-        return now_s
-
-    def _no_longer_waiting(self, state: RequestState) -> None:
-        self.num_waiting -= 1
-        self.num_waiting_tokens -= len(state.request.prompt_token_ids)
-
-    def _end(self, state: RequestState, reason: FinishReason) -> None:
-        if self.running.pop(state.request.id, None) is None:
-            return
-        if state.metrics.first_token_time is None:
-            self._no_longer_waiting(state)
-        self.metrics.ended(reason, state.metrics, self.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
+        return follow(self.engine, state, Counting(self))
 
     async def read_stats(self) -> None:
         """Bring the engine's gauges into the metrics; a dead engine's last reading stays."""
@@ -140,16 +87,44 @@ class Front:
             self.metrics.stats = await asyncio.wait_for(self.engine.stats(), 5.0)
 
 
-def _reason(state: RequestState) -> FinishReason:
-    reasons = {continuation.finish_reason or FinishReason.ABORT for continuation in state.continuations}
-    return next((reason for reason in SEVERITY if reason in reasons), FinishReason.STOP)
+class Counting:
+    """Keeps the front's counts of one request."""
 
+    __slots__ = ("_front", "_last_s")
 
-async def _close(stream: object) -> None:
-    """Close an iterator early; engines write theirs as generators."""
-    close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._last_s: float | None = None  # when the last tokens came
+
+    def started(self, state: RequestState) -> None:
+        front, request = self._front, state.request
+        front.running[request.id] = state
+        front.num_waiting += 1
+        front.num_waiting_tokens += len(request.prompt_token_ids)
+        front.metrics.started(request.params.n, request.params.max_tokens)
+        if front.config.enable_log_requests:
+            log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
+
+    def progressed(self, state: RequestState, num_tokens: int) -> None:
+        metrics, now_s = self._front.metrics, self._front.clock()
+        metrics.generation_tokens += num_tokens
+        if self._last_s is not None:
+            metrics.inter_token_latency.observe(now_s - self._last_s)
+        else:
+            self._no_longer_waiting(state)
+            metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0, state.cache_miss)
+        self._last_s = now_s
+
+    def ended(self, state: RequestState, reason: FinishReason) -> None:
+        front = self._front
+        del front.running[state.request.id]
+        if self._last_s is None:
+            self._no_longer_waiting(state)
+        front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
+
+    def _no_longer_waiting(self, state: RequestState) -> None:
+        self._front.num_waiting -= 1
+        self._front.num_waiting_tokens -= len(state.request.prompt_token_ids)
 
 
 async def merged(streams: Sequence[AsyncGenerator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput]]:

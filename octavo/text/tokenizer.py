@@ -128,7 +128,7 @@ class Tokenizer:
     def _spaces_as_blocks(self) -> bool:
         return "▁" in self._decoder or '"Metaspace"' in self._decoder
 
-    @cached_property
+    @property
     def strips_leading_space(self) -> bool:
         """Whether decoding drops one space at the very start of a text, which encoding had put there."""
         return '"Strip"' in self._decoder or ('"Metaspace"' in self._decoder and '"never"' not in self._decoder)
