@@ -22,6 +22,6 @@ TOPICS = (ServerConfig, *ENGINE_TOPICS)
 def run(settings: Settings) -> int:
     asked, server = settings.engine(), settings.topic(ServerConfig)
     print(f"octavo serve {asked.model.model}; settings:\n{settings.describe()}", file=sys.stderr)
-    from octavo.serve.app import serve
+    from octavo.serve.start import serve
 
     return serve(asked, server)

@@ -1,0 +1,58 @@
+"""From settings to a running server: the engine in its process, and what the front must know of the model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from octavo.async_llm import intake_of, start_engine
+from octavo.config.engine import EngineConfig
+from octavo.config.fields import ConfigError
+from octavo.config.server import ServerConfig
+from octavo.engine.client import EngineDead
+from octavo.models.checkpoint import Checkpoint
+from octavo.serve.front import Front, ServedModel
+from octavo.serve.launch import bind, run_until_done
+from octavo.text.intake import Intake
+from octavo.text.template import ChatTemplate
+
+
+def serve(asked: EngineConfig, config: ServerConfig) -> int:
+    """Serve until told to stop; the exit code. Raises `ConfigError` and what opening a model raises."""
+    if asked.model.skip_tokenizer_init:
+        raise ConfigError("skip_tokenizer_init", True, "the server works with texts and needs the tokeniser")
+    template = template_source(asked.model.chat_template)
+
+    async def start() -> Front:
+        engine, checkpoint = await start_engine(asked)
+        intake = intake_of(asked, checkpoint, dict(engine.info))
+        return Front(engine, served_model(asked, config, checkpoint, intake, template), config)
+
+    try:
+        return run_until_done(config, bind(config), start)
+    except (OSError, EngineDead) as error:
+        print(f"octavo serve: {error}", file=sys.stderr)
+        return 1
+
+
+def served_model(asked: EngineConfig, config: ServerConfig, checkpoint: Checkpoint, intake: Intake, template: str | None) -> ServedModel:
+    tokenizer = checkpoint.tokenizer()
+    special = tokenizer.special_tokens
+    source = template or checkpoint.chat_template
+    return ServedModel(
+        names=asked.model.served_model_name or (asked.model.model,),
+        tokenizer=tokenizer,
+        intake=intake,
+        template=None if source is None else ChatTemplate(source, special, config.chat_template_content_format),
+        bos_token=special.get("bos_token"),
+        root=asked.model.model,
+    )
+
+
+def template_source(given: str | None) -> str | None:
+    """A template given as itself or as a file. Raises `ConfigError` where it is neither."""
+    if given is None or "{" in given:
+        return given
+    if not Path(given).is_file():
+        raise ConfigError("chat_template", given, "there is no such file, and a template in one line has {{ ... }} or {% ... %} in it")
+    return Path(given).read_text("utf-8")
