@@ -43,6 +43,9 @@ class KVCache:
             (number, group) for number, group in enumerate(layout.groups) if group.spec.droppable(1 << 40, group.block_tokens) > 0
         ]
 
+        windowed = {number for number, _ in self._windowed}
+        self._narrowing = sorted(range(len(layout.groups)), key=lambda number: number in windowed)
+
     @property
     def usage(self) -> float:
         """Share of the blocks that sequences hold."""
@@ -131,28 +134,31 @@ class KVCache:
         seq.chain = []
 
     def lookup(self, seq: Sequence) -> Hit:
-        """The longest usable prefix of at most all tokens but one: shrunk to each group's longest until every group agrees."""
+        """The longest usable prefix of at most all tokens but one: shrunk to each group's longest until every group agrees.
+
+        Hashes no further than to the first block that is missing, where a group of full attention comes first.
+        """
         if not self._reads(seq):
             return self._no_hit
         num_units = (len(seq.tokens) - 1) // self.tree.block_tokens
-        chain = self._chain(seq, num_units)
-        num_units = min(num_units, len(chain))
         dropped = [0] * len(self._units)
-        before = -1
-        while num_units != before:
-            before = num_units
-            for number, group in enumerate(self.layout.groups):
-                units = self._units[number]
+        agreed = turn = 0
+        while agreed < len(self._units):
+            number = self._narrowing[turn % len(self._units)]
+            units, group = self._units[number], self.layout.groups[number]
 
-                def cached(i: int, number: int = number, units: int = units) -> bool:
-                    return chain[(i + 1) * units - 1].blocks[number] >= 0
+            def cached(i: int, number: int = number, units: int = units) -> bool:
+                chain, end = self._chain(seq, (i + 1) * units), (i + 1) * units
+                return len(chain) >= end and chain[end - 1].blocks[number] >= 0
 
-                usable, dropped[number] = group.spec.usable_prefix(cached, num_units // units, group.block_tokens)
-                num_units = usable * units
+            usable, dropped[number] = group.spec.usable_prefix(cached, num_units // units, group.block_tokens)
+            agreed = agreed + 1 if usable * units == num_units else 1
+            num_units = usable * units
+            turn += 1
         if num_units == 0:
             return self._no_hit
         tables = [
-            (NO_BLOCK,) * skip + tuple(chain[i].blocks[number] for i in range((skip + 1) * units - 1, num_units, units))
+            (NO_BLOCK,) * skip + tuple(seq.chain[i].blocks[number] for i in range((skip + 1) * units - 1, num_units, units))
             for number, (units, skip) in enumerate(zip(self._units, dropped))
         ]
         return Hit(num_units * self.tree.block_tokens, tuple(tables), tuple(dropped))

@@ -203,3 +203,13 @@ class TestMisses:
         run(it, "a", PROMPT, media=(MediaItem("image", "x", 5, 2),))
         told = run(it, "b", PROMPT, media=(MediaItem("image", "y", 5, 2),))
         assert told.cache_miss == "tokens: media differ, in block 1"
+
+
+def test_a_prompt_is_hashed_as_far_as_it_is_needed() -> None:
+    it = engine(num_blocks=200, max_model_len=512)
+    it.add(Request("a", tuple(i % 31 + 1 for i in range(500)), SamplingParams(seed=0, max_tokens=1)))
+    lengths = []
+    for _ in range(3):
+        it.step()
+        lengths.append(len(it.scheduler.running.items[0].chain))
+    assert lengths == [16, 32, 48]
