@@ -146,16 +146,13 @@ class LLM:
         return given
 
     def _state(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestState:
-        salt = None
-        if isinstance(prompt, Mapping):
-            salt = prompt.get("cache_salt")
-            prompt = prompt["prompt_token_ids"] if prompt.get("prompt_token_ids") is not None else prompt["prompt"]
+        content, salt = _content(prompt)
         params = replace(params, output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
         request = self._intake.request(
-            str(next(self._ids)), prompt, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
+            str(next(self._ids)), content, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
         )
         self._loop.scheduler.check(request)
-        return RequestState(request, prompt if isinstance(prompt, str) else None, self._tokenizer)
+        return RequestState(request, content if isinstance(content, str) else None, self._tokenizer)
 
     def _run(self, states: Iterable[RequestState], use_tqdm: bool) -> list[RequestOutput]:
         open_states = {state.request.id: state for state in states}
@@ -187,6 +184,16 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)) or (prompts and isinstance(prompts[0], int)):
         return [prompts]  # pyright: ignore[reportReturnType]
     return list(prompts)  # pyright: ignore[reportReturnType]
+
+
+def _content(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
+    """A prompt's text or token ids, and its cache salt."""
+    if not isinstance(prompt, Mapping):
+        return prompt, None
+    for name in ("prompt_token_ids", "prompt"):
+        if prompt.get(name) is not None:
+            return prompt[name], prompt.get("cache_salt")
+    raise InvalidRequest("prompt", sorted(prompt), "give it as prompt (a text) or as prompt_token_ids")
 
 
 def _by_request(news: Iterable[SequenceOutput]) -> dict[str, list[SequenceOutput]]:

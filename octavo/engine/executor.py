@@ -7,6 +7,10 @@ from typing import Any, Protocol
 from octavo.core.plan import Plan, StepOutput
 
 
+class ExecutorDead(RuntimeError):
+    """No further step can run: a worker or its device is gone. The text is the worker's own first error."""
+
+
 class StepFuture(Protocol):
     """A step under way. `result()` blocks until its output is on the host; it raises what the step raised."""
 

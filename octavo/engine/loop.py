@@ -9,15 +9,11 @@ from typing import Protocol
 
 from octavo.core.plan import Plan
 from octavo.core.scheduler import Scheduler
-from octavo.engine.executor import Executor, StepFuture
+from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 log = logging.getLogger(__name__)
-
-
-class ExecutorDead(RuntimeError):
-    """No further step can run: a worker or its device is gone. The text is the worker's own first error."""
 
 
 class Outbox(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import fields
@@ -17,7 +18,7 @@ import zmq.asyncio
 from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
-from octavo.engine.process import Child, spawn
+from octavo.engine.process import spawn
 from octavo.types import FinishReason, Request, SequenceOutput
 
 _STATS = frozenset(item.name for item in fields(EngineStats))
@@ -56,12 +57,14 @@ class Stream:
 
 
 class RemoteEngine:
-    """Made by `RemoteEngine.start`, inside the event loop that will use it."""
+    """Starts its process when made, inside the event loop that will use it; `RemoteEngine.start` also waits until it is ready."""
 
-    def __init__(self, child: Child, on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    def __init__(self, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self.info: Mapping[str, Any] = {}
         self._on_stage = on_stage
-        self._child = child
+        self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # of the socket; only this user can enter it
+        address = f"ipc://{self._folder.name}/engine"
+        self._child = spawn("octavo.engine.server:run_engine", address, build, args)
         self._dead: str | None = None
         self._gone = asyncio.Event()
         self._streams: dict[str, Stream] = {}
@@ -71,7 +74,7 @@ class RemoteEngine:
         self._socket = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(option, 0)
-        self._socket.connect(child.address)
+        self._socket.connect(address)
         self._tasks = [asyncio.create_task(self._read_news()), asyncio.create_task(self._read_status())]
 
     @classmethod
@@ -79,14 +82,13 @@ class RemoteEngine:
         cls, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None
     ) -> RemoteEngine:
         """Start the process and wait until its engine is ready. Raises `EngineDead` with the child's own first error."""
-        engine = cls(spawn(build, args), on_stage)
+        engine = cls(build, args, on_stage)
         try:
             await engine.ready()
         except BaseException:
             await engine.close()
             raise
         return engine
-
 
     async def ready(self) -> None:
         await self._ready
@@ -152,6 +154,7 @@ class RemoteEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
         self._context.term()
+        self._folder.cleanup()
 
     async def _ask(self, what: str) -> Any:
         self._check_alive()
@@ -200,8 +203,8 @@ class RemoteEngine:
                     self._on_stage(message)
         finally:
             transport.close()
-        code = await asyncio.to_thread(self._child.process.wait)
-        self._died(error or f"the engine process ended with {'signal ' + str(-code) if code < 0 else 'code ' + str(code)}")
+        end = await asyncio.to_thread(self._child.end)
+        self._died(error or f"the engine process ended with {end}")
 
     def _died(self, reason: str) -> None:
         self._dead = reason

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import zmq
 
 from octavo.engine.channel import decode_command, encode_answer, encode_news
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
+from octavo.engine.process import Status, function_at
 from octavo.types import SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -117,3 +118,11 @@ class EngineServer:
                 continue
             self.outbox.arrived(front, command)
             commands.append(command)
+
+
+def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) -> None:
+    """The engine's process: `build` ("module:function") makes the loop from `args` and an outbox."""
+    server = EngineServer(address)
+    loop, info = function_at(build)(*args, server.outbox)
+    status.say("ready", info=info)
+    server.run(loop)

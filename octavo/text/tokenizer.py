@@ -130,6 +130,11 @@ class Tokenizer:
 
     @property
     def strips_leading_space(self) -> bool:
+        """Whether a text loses one space at its very start, which encoding had put there."""
+        return self._strips_leading_space
+
+    @cached_property
+    def _strips_leading_space(self) -> bool:
         """Whether decoding drops one space at the very start of a text, which encoding had put there."""
         return '"Strip"' in self._decoder or ('"Metaspace"' in self._decoder and '"never"' not in self._decoder)
 

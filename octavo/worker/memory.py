@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from octavo.core.kv.layout import KVLayout
-from octavo.core.kv.specs import KVSpec
+from octavo.core.kv.specs import KVSpec, PagedSpec, WindowSpec
 
 
 class KVLayer(Protocol):
@@ -34,5 +34,7 @@ def bind(layers: Iterable[KVLayer], layout: KVLayout, arena: torch.Tensor) -> No
     for number, layer in enumerate(layers):
         layer.group, buffer = layout.place(number)
         group = layout.groups[layer.group]
-        memory = arena[buffer].view(getattr(torch, group.spec.dtype))
-        layer.kv = memory.view(layout.num_blocks, 2, group.block_tokens, group.spec.num_kv_heads, group.spec.head_dim)
+        spec = group.spec
+        assert isinstance(spec, (PagedSpec, WindowSpec)), f"no memory is known for {spec}"
+        memory = arena[buffer].view(getattr(torch, spec.dtype))
+        layer.kv = memory.view(layout.num_blocks, 2, group.block_tokens, spec.num_kv_heads, spec.head_dim)

@@ -25,7 +25,7 @@ from octavo.worker.rows import Rows
 class Model(Protocol):
     """What the runner needs of a model; `Graphed(model)` has the same face."""
 
-    def __call__(self, ctx: ForwardContext) -> torch.Tensor: ...  # -> hidden [T, hidden]
+    def __call__(self, ctx: ForwardContext, /) -> torch.Tensor: ...  # -> hidden [T, hidden]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...  # [N, hidden] -> [N, vocab]
 

@@ -119,11 +119,9 @@ def test_close_ends_a_hung_engine():
 PARENT = """
 import asyncio, sys
 from octavo.engine.remote import RemoteEngine
-from octavo.engine import process
 async def main():
-    child = process.spawn(sys.argv[1], ())
-    print(child.process.pid, flush=True)
-    engine = RemoteEngine(child)
+    engine = RemoteEngine(sys.argv[1], ())
+    print(engine.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """

@@ -1,0 +1,175 @@
+"""Workers in processes of their own: plans go out to every rank, the outcome comes back from the one that samples.
+
+A rank that ends takes the group down within moments: whoever waits for a step gets `ExecutorDead` with that rank's own first error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any
+
+from octavo.core.plan import Plan, StepOutput
+from octavo.engine.executor import ExecutorDead, StepFuture
+from octavo.engine.inline import Worker
+from octavo.engine.process import Child, Status, function_at, spawn
+
+Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
+Outcome = tuple[bool, Any]  # (True, StepOutput), or (False, text of what the step raised)
+
+
+class StepFailed(RuntimeError):
+    """A step raised in its worker, which goes on."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One worker process, seen by the engine."""
+
+    number: int
+    child: Child
+    link: Connection
+
+    def last_words(self) -> str:
+        """Its first error, or how it ended. Called when it is ending."""
+        text = b""
+        while chunk := os.read(self.child.status_fd, 65536):
+            text += chunk
+        said = [json.loads(line) for line in text.splitlines()]
+        return next((one["error"] for one in said if one["kind"] == "error"), f"its process ended with {self.child.end()}")
+
+
+class ProcessExecutor:
+    """Starts `num_ranks` workers, each made by `build` ("module:function") as `build(rank, *args) -> (worker, what to tell)`."""
+
+    def __init__(self, build: str, args: tuple[Any, ...], num_ranks: int = 1) -> None:
+        self._ranks = [_start(number, build, args) for number in range(num_ranks)]
+        self._sampler = self._ranks[-1]
+        self._pending: deque[RemoteStep] = deque()
+        self.told = [self._receive(rank) for rank in self._ranks]  # what each `build` tells of its worker
+
+    def submit(self, plan: Plan) -> StepFuture:
+        self._tell(("forward" if plan.masked else "step", plan, None))
+        step = RemoteStep(self)
+        self._pending.append(step)
+        return step
+
+    def sample(self, plan: Plan, masks: Any) -> None:
+        self._tell(("sample", plan, masks))
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            rank.child.kill()
+            rank.link.close()
+
+    def receive(self, step: RemoteStep) -> Outcome:
+        """The outcome of a step; those of earlier steps come first and are kept for them."""
+        while step.outcome is None:
+            self._pending.popleft().outcome = self._receive(self._sampler)
+        return step.outcome
+
+    def _tell(self, message: Message) -> None:
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        for rank in self._ranks:
+            try:
+                rank.link.send_bytes(data)
+            except OSError:
+                raise self._dead(rank) from None
+
+    def _receive(self, rank: Rank) -> Any:
+        """The next message of one rank, while all are watched: their status pipes are silent as long as they are well."""
+        while True:
+            ready = wait([rank.link, *(other.child.status_fd for other in self._ranks)])
+            if rank.link in ready:
+                try:
+                    return pickle.loads(rank.link.recv_bytes())
+                except (EOFError, OSError):
+                    raise self._dead(rank) from None
+            for other in self._ranks:
+                if other.child.status_fd in ready:
+                    raise self._dead(other)
+
+    def _dead(self, rank: Rank) -> ExecutorDead:
+        words = rank.last_words()
+        self.close()
+        return ExecutorDead(f"worker {rank.number}: {words}")
+
+
+class RemoteStep:
+    """A step under way in other processes."""
+
+    def __init__(self, executor: ProcessExecutor) -> None:
+        self._executor = executor
+        self.outcome: Outcome | None = None
+
+    def result(self) -> StepOutput:
+        good, value = self._executor.receive(self)
+        if not good:
+            raise StepFailed(value)
+        return value
+
+
+def _start(number: int, build: str, args: tuple[Any, ...]) -> Rank:
+    ours, theirs = socket.socketpair()
+    child = spawn("octavo.engine.processes:run_worker", theirs.fileno(), number, build, args, fds=(theirs.fileno(),))
+    theirs.close()
+    return Rank(number, child, Connection(ours.detach()))
+
+
+def run_worker(status: Status, fd: int, number: int, build: str, args: tuple[Any, ...]) -> None:
+    """The worker's process: launches each plan as it comes, while a second thread waits for outcomes and sends them in order."""
+    link = Connection(fd)
+    worker, told = function_at(build)(number, *args)
+    link.send_bytes(pickle.dumps(told))
+    launched: SimpleQueue[StepFuture] = SimpleQueue()
+    threading.Thread(target=_send_outcomes, args=(launched, link), name="outcomes", daemon=True).start()
+    while True:
+        try:
+            message: Message = pickle.loads(link.recv_bytes())
+        except EOFError:
+            worker.close()
+            return
+        _launch(worker, message, launched)
+
+
+def _launch(worker: Worker, message: Message, launched: SimpleQueue[StepFuture]) -> None:
+    kind, plan, masks = message
+    try:
+        if kind == "step":
+            launched.put(worker.step(plan))
+        elif kind == "forward":
+            worker.forward(plan)
+        else:
+            launched.put(worker.sample(plan, masks))
+    except Exception as error:
+        launched.put(Raised(error))
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The future of a step that could not even be launched."""
+
+    error: Exception
+
+    def result(self) -> StepOutput:
+        raise self.error
+
+
+def _send_outcomes(launched: SimpleQueue[StepFuture], link: Connection) -> None:
+    while True:
+        future = launched.get()
+        try:
+            outcome: Outcome = (True, future.result())
+        except Exception as error:
+            outcome = (False, f"{type(error).__name__}: {error}")
+        try:
+            link.send_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            return

@@ -1,0 +1,80 @@
+"""Workers in other processes: outcomes in order, failures where they belong, and no rank outlives the group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from octavo.core.plan import Plan, Slice
+from octavo.engine.executor import ExecutorDead
+from octavo.engine.processes import ProcessExecutor, StepFailed
+
+BUILD = "tests.engine.fake_worker:build"
+
+
+def plan(step: int, *rows: int, masked=()) -> Plan:
+    return Plan(step, tuple(Slice(row, 1, 1, 0, True) for row in rows), masked=masked)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def executor():
+    made = ProcessExecutor(BUILD, ("good",), num_ranks=2)
+    yield made
+    made.close()
+    assert not any(alive(told["pid"]) for told in made.told)
+
+
+def test_the_last_rank_gives_the_outcomes_in_order(executor):
+    assert [told["rank"] for told in executor.told] == [0, 1]
+    steps = [executor.submit(plan(number, number, number + 1)) for number in range(5)]
+    assert steps[4].result().tokens == [[105], [106]]
+    for number in range(4):
+        assert steps[number].result().tokens == [[101 + number], [102 + number]]
+
+
+def test_two_halves(executor):
+    half = plan(1, 5, masked=(0,))
+    step = executor.submit(half)
+    later = plan(2, 6)
+    executor.sample(half, [77])
+    after = executor.submit(later)
+    assert step.result().tokens == [[77]]
+    assert after.result().tokens == [[107]]
+
+
+def test_a_step_that_raises_fails_alone(executor):
+    bad, good = executor.submit(plan(13, 1)), executor.submit(plan(16, 1))
+    with pytest.raises(StepFailed, match="ValueError: unlucky step"):
+        bad.result()
+    assert good.result().tokens == [[102]]
+
+
+def test_a_dead_rank_ends_the_group(executor):
+    step = executor.submit(plan(14, 1))
+    with pytest.raises(ExecutorDead, match=r"worker \d: its process ended with code 3"):
+        step.result()
+
+
+def test_a_killed_rank_that_nobody_reads_from_ends_the_group(executor):
+    step = executor.submit(plan(15, 1))
+    os.kill(executor.told[0]["pid"], signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(ExecutorDead, match="worker 0: its process ended with signal 9"):
+        step.result()
+    assert time.monotonic() - begin < 10
+
+
+def test_a_failed_start_names_rank_and_error():
+    with pytest.raises(ExecutorDead, match="worker 1: ValueError: this rank has no device"):
+        ProcessExecutor(BUILD, ("broken",), num_ranks=2)
