@@ -38,15 +38,17 @@ ENGINE_COUNTERS = {
     "engine_steps": ("Steps that the engine has run", lambda stats: stats.num_steps),
     "engine_generation_tokens": ("Tokens sampled, also those past a stop string", lambda stats: stats.generation_tokens),
 }
-# Further counts an engine may keep; zero where it has none, so that a dashboard always finds them.
+# Further counts an engine may keep, by its own names; zero where it has none, so that a dashboard always finds them.
 FURTHER_COUNTERS = {
-    "num_failed_steps": "Steps that raised an error",
-    "oom_events": "Times the device had no memory left",
-    "cache_evictions": "Cached blocks given to other requests",
-    "spec_decode_num_drafts": "Times tokens were drafted",
-    "spec_decode_num_draft_tokens": "Tokens drafted",
-    "spec_decode_num_accepted_tokens": "Drafted tokens that were accepted",
+    "failed_steps": ("failed_steps", "Steps that raised an error"),
+    "oom_events": ("oom_events", "Times the device had no memory left"),
+    "cache_evictions": ("kv_evictions", "Cached blocks given to other requests"),
+    "spec_decode_num_drafts": ("drafts", "Times tokens were drafted"),
+    "spec_decode_num_draft_tokens": ("draft_tokens", "Tokens drafted"),
+    "spec_decode_num_accepted_tokens": ("draft_tokens_accepted", "Drafted tokens that were accepted"),
 }
+FURTHER_GAUGES = {"kv_cached_blocks": "Blocks that hold cached prefixes and may be given away"}
+MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 
 class Histogram:
@@ -101,7 +103,6 @@ class FrontMetrics:
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        self.cache_misses: Counter[str] = Counter()
         self.time_to_first_token = Histogram(TTFT_S)
         self.inter_token_latency = Histogram(FINE_TOKEN_S)
         self.time_per_output_token = Histogram(FINE_TOKEN_S)
@@ -126,13 +127,11 @@ class FrontMetrics:
         if max_tokens is not None:
             self.request_params_max_tokens.observe(max_tokens)
 
-    def first_token(self, times: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int, cache_miss: str | None) -> None:
+    def first_token(self, times: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int) -> None:
         assert times.first_token_time is not None
         self.prompt_tokens += num_prompt_tokens
         self.prompt_tokens_cached += num_cached_tokens
         self.time_to_first_token.observe(times.first_token_time - times.arrival_time)
-        if cache_miss is not None:
-            self.cache_misses[cache_miss] += 1
 
     def ended(self, reason: FinishReason, times: RequestMetrics, now_s: float, num_prompt_tokens: int, num_output_tokens: int) -> None:
         self.finished[reason.value] += 1
@@ -160,20 +159,28 @@ class FrontMetrics:
             yield self._family(GaugeMetricFamily, name, help_text, read(self.stats))
         for name, (help_text, read) in ENGINE_COUNTERS.items():
             yield self._family(CounterMetricFamily, name, help_text, read(self.stats))
-        for name in dict.fromkeys((*FURTHER_COUNTERS, *self.stats.counters)):
-            help_text = FURTHER_COUNTERS.get(name, name.replace("_", " "))
-            yield self._family(CounterMetricFamily, name, help_text, self.stats.counters.get(name, 0))
+        yield from self._further(dict(self.stats.counters))
         yield self._family(CounterMetricFamily, "prompt_tokens", "Prompt tokens computed or found in the cache", self.prompt_tokens)
         yield self._family(CounterMetricFamily, "prompt_tokens_cached", "Prompt tokens found in the cache", self.prompt_tokens_cached)
         yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
         yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
         yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
-        yield self._by_label("prefix_cache_misses", "Requests whose prefix was not cached whole, by reason", "reason", self.cache_misses)
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
         for name, counts in self.stats.histograms.items():
             buckets = [(_bound(bound) if bound != float("inf") else "+Inf", count) for bound, count in counts]
             yield self._family(HistogramMetricFamily, name, name.replace("_", " "), _cumulative(buckets), None)
+
+    def _further(self, counts: dict[str, float]) -> Iterator[Metric]:
+        """The engine's further counts, and those under names of their own that nobody knows here."""
+        for name, help_text in FURTHER_GAUGES.items():
+            yield self._family(GaugeMetricFamily, name, help_text, counts.pop(name, 0))
+        for name, (engine_name, help_text) in FURTHER_COUNTERS.items():
+            yield self._family(CounterMetricFamily, name, help_text, counts.pop(engine_name, 0))
+        misses = {name.removeprefix(MISSES): counts.pop(name) for name in list(counts) if name.startswith(MISSES)}
+        yield self._by_label("prefix_cache_misses", "Prefixes that were not cached whole, by reason", "reason", misses)
+        for name, count in counts.items():
+            yield self._family(CounterMetricFamily, name, name.replace("_", " "), count)
 
     def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
         yield "time_to_first_token_seconds", "From arrival to the first token", self.time_to_first_token
@@ -195,7 +202,7 @@ class FrontMetrics:
         family.add_metric(self._labels, *values)
         return family
 
-    def _by_label(self, name: str, help_text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    def _by_label(self, name: str, help_text: str, label: str, counts: Mapping[str, float]) -> CounterMetricFamily:
         family = CounterMetricFamily(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine", label])
         for value, count in counts.items():
             family.add_metric((*self._labels, value), count)

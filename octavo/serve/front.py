@@ -112,7 +112,7 @@ class Counting:
             metrics.inter_token_latency.observe(now_s - self._last_s)
         else:
             self._no_longer_waiting(state)
-            metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0, state.cache_miss)
+            metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s = now_s
 
     def ended(self, state: RequestState, reason: FinishReason) -> None:

@@ -82,13 +82,12 @@ async def test_started_is_finished_by_reason_and_first_tokens_are_counted_once()
 
 
 async def test_tokens_and_times() -> None:
-    async with client(Script(num_cached_tokens=2, cache_miss="evicted")) as api:
+    async with client(Script(num_cached_tokens=2)) as api:
         await api.post("/v1/completions", {"prompt": "abc", "stop": "world", "n": 2})
         families = await read(api)
         assert value(families, "octavo:prompt_tokens/_total") == 4
         assert value(families, "octavo:prompt_tokens_cached/_total") == 2
         assert value(families, "octavo:generation_tokens/_total") == 8, "four to the end of the stop string, twice"
-        assert value(families, "octavo:prefix_cache_misses/_total", reason="evicted") == 1
         assert value(families, "octavo:request_params_n/_bucket", le="1.0") == 0
         assert value(families, "octavo:request_params_n/_bucket", le="2.0") == 1
         assert value(families, "octavo:inter_token_latency_seconds/_count") == 3
@@ -103,7 +102,7 @@ async def test_the_engines_own_readings() -> None:
         num_preemptions=7,
         prefix_cache_queries=100,
         prefix_cache_hits=40,
-        counters={"cache_evictions": 9.0, "something_else": 1.0},
+        counters={"kv_evictions": 9.0, "something_else": 1.0, "prefix_misses_evicted": 4.0, "kv_cached_blocks": 5.0},
         histograms={"iteration_tokens_total": [(8.0, 1), (64.0, 2), (float("inf"), 1)]},
     )
     async with client() as api:
@@ -120,6 +119,8 @@ async def test_the_engines_own_readings() -> None:
         assert value(families, "octavo:prefix_cache_hits/_total") == 40
         assert value(families, "octavo:cache_evictions/_total") == 9
         assert value(families, "octavo:something_else/_total") == 1
+        assert value(families, "octavo:prefix_cache_misses/_total", reason="evicted") == 4
+        assert value(families, "octavo:kv_cached_blocks") == 5
         assert value(families, "octavo:iteration_tokens_total/_bucket", le="64.0") == 3
         assert value(families, "octavo:iteration_tokens_total/_bucket", le="+Inf") == 4
 
