@@ -32,12 +32,19 @@ class Stream:
     def __init__(self, num_continuations: int) -> None:
         self._news: list[SequenceOutput] = []
         self._waiter: asyncio.Future[None] | None = None
-        self.open = num_continuations
+        self.open = set(range(num_continuations))  # continuations of which news can come
+
+    @property
+    def over(self) -> bool:
+        """Whether the reader has taken all there is and nothing more comes."""
+        return not self.open and not self._news
 
     def put(self, output: SequenceOutput) -> None:
+        if output.index not in self.open:
+            return  # it was under way when the front ended the continuation
         self._news.append(output)
         if output.finish_reason is not None:
-            self.open -= 1
+            self.open.discard(output.index)
         self.wake()
 
     def wake(self) -> None:
@@ -107,7 +114,7 @@ class RemoteEngine:
         stream = self._streams[request.id] = Stream(request.params.n)
         try:
             self._send(Add(request))
-            while stream.open:
+            while not stream.over:
                 news = await stream.wait()
                 if news:
                     yield news
@@ -121,7 +128,7 @@ class RemoteEngine:
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.open -= 1
+            stream.open.discard(index)
             stream.wake()
         if self._dead is None:
             self._send(Finish(request_id, index, reason, num_tokens))
@@ -129,7 +136,7 @@ class RemoteEngine:
     def abort(self, request_id: str) -> None:
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.open = 0
+            stream.open.clear()
             stream.wake()
         if self._dead is None:
             self._send(Abort(request_id))

@@ -22,20 +22,20 @@ class WireOutbox:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self._fronts: dict[str, bytes] = {}  # request or question id -> identity of its front, while news of it can follow
-        self._open: dict[str, int] = {}  # request id -> continuations that have not ended
+        self._open: dict[str, set[int]] = {}  # request id -> continuations that have not ended
 
     def arrived(self, front: bytes, command: Command) -> None:
         """Note whose command this is, before the loop handles it."""
         match command:
             case Add(request):
                 self._fronts[request.id] = front
-                self._open[request.id] = request.params.n
+                self._open[request.id] = set(range(request.params.n))
             case Ask(ask_id):
                 self._fronts[ask_id] = front
             case Abort(request_id):
                 self._forget(request_id)
-            case Finish(request_id):
-                self._ended(request_id)
+            case Finish(request_id, index):
+                self._ended(request_id, index)
             case _:
                 pass
 
@@ -47,17 +47,19 @@ class WireOutbox:
                 continue
             by_front.setdefault(front, []).append(output)
             if output.finish_reason is not None:
-                self._ended(output.request_id)
+                self._ended(output.request_id, output.index)
         for front, news in by_front.items():
             self._socket.send_multipart([front, encode_news(news)])
 
     def answer(self, ask: Ask, value: object) -> None:
         self._socket.send_multipart([self._fronts.pop(ask.id), encode_answer(ask.id, value)])
 
-    def _ended(self, request_id: str) -> None:
-        if request_id in self._open:
-            self._open[request_id] -= 1
-            if self._open[request_id] == 0:
+    def _ended(self, request_id: str, index: int) -> None:
+        """By the engine or by the front; by both, when their words cross on the way."""
+        open_ = self._open.get(request_id)
+        if open_ is not None:
+            open_.discard(index)
+            if not open_:
                 self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
