@@ -27,4 +27,3 @@ def kept_tokens(request: Request, settings: Resolved) -> int:
     max_tokens = request.params.max_tokens
     longest = settings.max_model_len if max_tokens is None else min(num_prompt + max_tokens, settings.max_model_len)
     return longest - 1
-

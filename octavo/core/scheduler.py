@@ -383,9 +383,7 @@ class Scheduler:
         self.counts["failed_steps"] += 1
         writers = {block: seq for one in later for seq, blocks in one.registered for block in blocks}
         self.cache.unregister(writers)
-        news = [
-            self._end_in_error(seq, reason) for piece, seq in zip(plan.slices, flight.sequences) if piece.generation == seq.generation
-        ]
+        news = [self._end_in_error(seq, reason) for piece, seq in zip(plan.slices, flight.sequences) if piece.generation == seq.generation]
         for seq in [seq for seq in self.waiting if seq.pending]:
             self._disown(seq)
         for seq in [seq for seq in self.running if any(writers.get(block, seq) is not seq for table in seq.blocks for block in table)]:
@@ -405,7 +403,7 @@ class Scheduler:
         """Take what slice `i` gave, in every case but the plainest."""
         if output.failed and i in output.failed:
             return self._end_in_error(seq, output.failed[i])
-        prompt_logprobs = self._prompt_logprobs(seq, piece, (output.prompt_logprobs or {}).get(i, []))
+        prompt_logprobs = self._prompt_logprobs(seq, piece, (output.prompt_logprobs or {}).get(i, [])) if piece.tokens else ()
         if not piece.sample:
             return SequenceOutput(seq.request_id, seq.index, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
         self._lower(seq, piece, len(sampled), output.num_drafts[i] if output.num_drafts else 0)
@@ -418,15 +416,11 @@ class Scheduler:
                 reason, stop = self._ending(seq, token)
                 if reason is not None:
                     break
-        said = SequenceOutput(
-            seq.request_id,
-            seq.index,
-            tuple(sampled[:num_taken]),
-            tuple((output.logprobs or {}).get(i, ())[:num_taken]),
-            prompt_logprobs,
-            reason,
-            stop,
-            num_preemptions=seq.num_preemptions,
+        taken = tuple(sampled[:num_taken])
+        logprobs = tuple(output.logprobs[i][:num_taken]) if output.logprobs and i in output.logprobs else ()
+        preemptions = seq.num_preemptions
+        said = new(
+            SequenceOutput, (seq.request_id, seq.index, taken, logprobs, prompt_logprobs, reason, stop, None, preemptions, None, None)
         )
         if not self._max_drafts and seq.row >= 0 and seq.steady is None:
             seq.steady = Slice(seq.row, seq.generation, 1, 0, True)

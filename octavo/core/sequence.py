@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from octavo.core.kv.hashing import Prefix
 from octavo.core.plan import Slice
 from octavo.types import FinishReason, Request
-
-NEVER = sys.maxsize
 
 
 class Sequence:

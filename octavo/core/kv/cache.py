@@ -11,7 +11,7 @@ from octavo.core.kv.layout import KVLayout
 from octavo.core.kv.misses import Misses
 from octavo.core.kv.pool import BlockPool
 from octavo.core.plan import Growth
-from octavo.core.sequence import NEVER, Sequence
+from octavo.core.sequence import Sequence
 
 NO_BLOCK = 0  # stands in a table where the block is not held; nobody reads there
 
@@ -37,6 +37,7 @@ class KVCache:
         self.collisions = 0
         self._no_hit = Hit(0, ((),) * len(layout.groups), (0,) * len(layout.groups))
         self._sizes = [group.block_tokens for group in layout.groups]
+        self._least_surplus = self._sizes[0] if len(set(self._sizes)) == 1 else 0  # tokens below the capacity, for a block to be too many
         self._entries = [group.spec.table_blocks for group in layout.groups]
         self._units = [group.block_tokens // layout.block_tokens for group in layout.groups]  # of the chain, per block of the group
         self._windowed = [
@@ -71,24 +72,21 @@ class KVCache:
             return ()
         pool = self.pool
         missing = [entries(num_tokens, size) - len(table) for entries, size, table in zip(self._entries, self._sizes, seq.blocks)]
-        if sum(missing) > pool.num_free and sum([n for n in missing if n > 0]) > pool.num_free:
+        if sum([n for n in missing if n > 0]) > pool.num_free:
             return None
         grown: list[Growth] = []
-        capacity = NEVER
-        for number, (size, table, n) in enumerate(zip(self._sizes, seq.blocks, missing)):
+        for number, (table, n) in enumerate(zip(seq.blocks, missing)):
             if n > 0:
                 new = (pool.take(),) if n == 1 else tuple([pool.take() for _ in range(n)])
                 grown.append(Growth(seq.row, number, len(table), new))
                 table += new
-            covered = len(table) * size
-            if covered < capacity:
-                capacity = covered
-        seq.capacity = capacity
-        seq.room = capacity if capacity < seq.bound else seq.bound
+        self._measure(seq)
         return grown
 
     def trim(self, seq: Sequence) -> None:
         """Give back the blocks past what is planned: drafts were refused."""
+        if seq.planned > seq.capacity - self._least_surplus:
+            return
         for entries, size, table in zip(self._entries, self._sizes, seq.blocks):
             keep = entries(seq.planned, size)
             if keep < len(table):
