@@ -120,7 +120,6 @@ SCHEDULER = {
 }
 
 PARALLEL = {
-    "distributed_executor_backend": _refused("this version runs on one device of one host; leave it out", "uni", "mp"),
     "data_parallel_rank": _refused(_ONE_REPLICA, "0", short="-dpn"),
     "data_parallel_start_rank": _refused(_ONE_REPLICA, "0", short="-dpr"),
     "data_parallel_size_local": _refused(_ONE_REPLICA, "1", short="-dpl"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from octavo.config.fields import Flag, at_least
+from octavo.config.fields import ConfigError, Flag, at_least
+
+ExecutorBackend = Literal["uni", "mp"]
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,14 @@ class ParallelConfig:
     tensor_parallel_size: Annotated[int, Flag("devices that share each layer", short=("-tp",))] = 1
     pipeline_parallel_size: Annotated[int, Flag("groups of devices that share the layers one after the other", short=("-pp",))] = 1
     data_parallel_size: Annotated[int, Flag("replicas of the engine", short=("-dp",))] = 1
+    distributed_executor_backend: Annotated[
+        ExecutorBackend | None,
+        Flag("where workers run: uni, inside the engine's process; mp, each in a process of its own; default: uni on one device, else mp"),
+    ] = None
 
     def __post_init__(self) -> None:
+        if self.distributed_executor_backend == "uni" and self.world_size > 1:
+            raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             at_least(name, getattr(self, name), 1)
 

@@ -33,6 +33,7 @@ class Resolved:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    executor_backend: str = "uni"  # or "mp": each worker in a process of its own
     # levels
     optimization_level: int = 2
     graph_mode: str = "NONE"  # which steps are recorded as graphs

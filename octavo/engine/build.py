@@ -11,10 +11,13 @@ from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.core.kv.cache import KVCache
+from octavo.core.kv.layout import KVLayout
 from octavo.core.limits import SlotPool
 from octavo.core.scheduler import Scheduler
-from octavo.engine.inline import InlineExecutor
+from octavo.engine.executor import Executor
+from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
+from octavo.engine.processes import ProcessExecutor
 from octavo.engine.timeline import Timeline
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 
@@ -46,13 +49,27 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         from octavo.worker.build import build_runner, num_slots
         from octavo.worker.device import detect
     settings = resolve(config, checkpoint.config, detect(), offline=offline)
-    tensors = None if checkpoint.load_format == "dummy" else checkpoint.tensors()
-    runner = build_runner(settings, architecture, tensors, (), timeline.stage)
-    limits = [SlotPool(num_slots(settings))]
-    scheduler = Scheduler(settings, KVCache(runner.layout, settings.enable_prefix_caching), limits)
+    executor: Executor
+    if settings.executor_backend == "mp":
+        with timeline.stage("start workers"):
+            executor = ProcessExecutor("octavo.engine.build:build_worker", (config, settings))
+        layout: KVLayout = executor.told[0]
+    else:
+        runner = build_runner(settings, architecture, checkpoint, timeline.stage)
+        executor, layout = InlineExecutor(runner), runner.layout
+    scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), [SlotPool(num_slots(settings))])
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, InlineExecutor(runner), outbox, time.monotonic, settings.overlap_depth)
-    return loop, info_of(settings, architecture, runner.layout.num_blocks * settings.block_size, timeline)
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth)
+    return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
+
+
+def build_worker(rank: int, config: EngineConfig, settings: Resolved) -> tuple[Worker, KVLayout]:
+    """A worker in its own process, which opens the checkpoint itself."""
+    from octavo.worker.build import build_runner
+
+    checkpoint = open_model(config)
+    runner = build_runner(settings, Architecture.from_config(checkpoint.config), checkpoint, Timeline(time.monotonic).stage)
+    return runner, runner.layout
 
 
 def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, timeline: Timeline) -> dict[str, Any]:

@@ -28,8 +28,7 @@ class EngineStats:
     num_steps: int = 0
     steps_ended_at_s: float = 0.0  # engine's monotonic clock, when the last step ended
     now_s: float = 0.0  # the same clock at the reading
-    counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further named counts (evictions, failed steps, cache misses by reason)
-    histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, "list[tuple[float, int]]"])  # name -> (upper bound, count)
+    counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further counts by name (evictions, failed steps ...)
 
 
 class AsyncEngine(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -11,9 +11,9 @@ import torch
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.kv.layout import lay_out
+from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
-from octavo.models.tensors import LazyTensor
 from octavo.ops.select import choose_ops
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
@@ -32,19 +32,19 @@ NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary (pena
 def build_runner(
     settings: Resolved,
     architecture: Architecture,
-    tensors: Mapping[str, LazyTensor] | None,
-    own_stages: Sequence[Stage],
+    checkpoint: Checkpoint,
     timed: Callable[[str], AbstractContextManager[None]],
+    own_stages: Sequence[Stage] = (),
 ) -> Runner:
-    """A runner ready for its first plan. `tensors` is None for dummy weights; `timed(name)` measures a stage of the start."""
+    """A runner ready for its first plan. `timed(name)` measures a stage of the start."""
     device = torch.device(settings.device)
     with timed("build model"):
         model = build_model(architecture, settings)
     with timed("load weights"):
-        if tensors is None:
+        if checkpoint.load_format == "dummy":
             fill_dummy(model, settings.seed)
         else:
-            log.info("weights: %s", load(model, tensors).report)
+            log.info("weights: %s", load(model, checkpoint.tensors()).report)
     layers = model.attention_layers
     with timed("allocate KV cache"):
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)

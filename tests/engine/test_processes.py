@@ -78,3 +78,17 @@ def test_a_killed_rank_that_nobody_reads_from_ends_the_group(executor):
 def test_a_failed_start_names_rank_and_error():
     with pytest.raises(ExecutorDead, match="worker 1: ValueError: this rank has no device"):
         ProcessExecutor(BUILD, ("broken",), num_ranks=2)
+
+
+def test_a_real_model_in_a_worker_process():
+    from octavo import LLM, SamplingParams
+
+    flags = {"max_model_len": 128, "kv_cache_memory_bytes": 32 << 20}
+    params = SamplingParams(temperature=0, max_tokens=8)
+    texts = []
+    for backend in ("uni", "mp"):
+        llm = LLM("smollm2-135m", distributed_executor_backend=backend, **flags)
+        texts.append(llm.generate("The capital of France is", params, use_tqdm=False)[0].outputs[0].text)
+        llm.close()
+    assert texts[0] == texts[1]
+    assert "Paris" in texts[0]
