@@ -114,8 +114,9 @@ class Loader:
         import torch
 
         started_s, num_threads = time.monotonic(), torch.get_num_threads()
-        # Each loading thread runs torch on itself alone. Torch takes the number for later threads too, so it is put back at the end.
-        pool = ThreadPoolExecutor(num_threads, "octavo-load", initializer=torch.set_num_threads, initargs=(1,))
+        # As many tensors are worked on at once as there are threads, so each operation, the caller's too, keeps to its own thread.
+        torch.set_num_threads(1)
+        pool = ThreadPoolExecutor(num_threads, "octavo-load")
         try:
             coming = ((name, pool.submit(tensor.load, self.dtype)) for name, tensor in self.tensors.items())
             ahead = deque(islice(coming, 2 * num_threads))
