@@ -29,6 +29,7 @@ class EngineStats:
     steps_ended_at_s: float = 0.0  # engine's monotonic clock, when the last step ended
     now_s: float = 0.0  # the same clock at the reading
     counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further counts by name (evictions, failed steps ...)
+    histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])  # (upper bound, count)
 
 
 class AsyncEngine(Protocol):
