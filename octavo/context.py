@@ -32,6 +32,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class ForwardContext:
+    """What a forward pass is given: the batch, and what attention has planned for it."""
+
     batch: Batch
     attention: tuple[Any, ...]  # one AttentionPlan per KV group, made by the backend's `plan`
     embeds: torch.Tensor | None = None  # [T, hidden]: replaces the embedding where media are

@@ -299,6 +299,8 @@ class SequenceOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Logprob:
+    """One token's log-probability."""
+
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
@@ -316,6 +318,8 @@ class RequestMetrics:
 
 @dataclass
 class CompletionOutput:
+    """One of the n texts of a request."""
+
     index: int
     text: str
     token_ids: list[int]
@@ -331,6 +335,8 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
+    """What a request has given so far, or in the end."""
+
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]

@@ -54,6 +54,8 @@ class Growth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """One step, for every rank."""
+
     step: int
     slices: tuple[Slice, ...] = ()
     admitted: tuple[Admission, ...] = ()

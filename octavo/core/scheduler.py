@@ -55,6 +55,8 @@ class Flight:
 
 
 class Scheduler:
+    """Decides what runs in each step, and takes in what came of it. `plan` and `commit` are all that the loop calls for a step."""
+
     def __init__(self, settings: Resolved, cache: KVCache, limits: Many[Limit] = ()) -> None:
         self.settings = settings
         self.cache = cache

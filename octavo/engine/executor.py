@@ -18,6 +18,8 @@ class StepFuture(Protocol):
 
 
 class Executor(Protocol):
+    """The ranks that run plans."""
+
     def submit(self, plan: Plan) -> StepFuture:
         """Start the step on every rank, in submission order; for a plan with `masked` slices only its forward half."""
         ...

@@ -9,6 +9,8 @@ from octavo.types import FinishReason, Request
 
 @dataclass(frozen=True, slots=True)
 class Add:
+    """A new request."""
+
     request: Request
 
 
@@ -24,6 +26,8 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
+    """Nobody wants this request any more."""
+
     request_id: str
 
 

@@ -84,6 +84,7 @@ def die_with_parent(stdin: BinaryIO) -> None:
 
 
 def main() -> None:
+    """The child's side: build what the parent asked for, run it, and end when the parent does."""
     status = Status(int(sys.argv[1]))
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too and decides what they mean
         signal.signal(number, signal.SIG_IGN)

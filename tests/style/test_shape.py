@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.style.source import ROOT, sources
+from tests.style.source import ROOT, Source, sources
 
 FILE_LINES = 450
 FUNCTION_LINES = 60
@@ -22,6 +22,7 @@ READ_FIRST = ("core/", "engine/", "worker/")  # what a newcomer reads
 READ_FIRST_LINES = 4000
 FORBIDDEN_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util", "Mixin")
 FORBIDDEN_FILES = ("utils", "util", "helpers", "helper", "misc", "common", "manager")
+DOCUMENTED = ("core/", "engine/", "config/", "types", "context")
 FORBIDDEN_WORDS = {"is_prefill", "is_decode"}
 
 
@@ -65,6 +66,17 @@ def test_nothing_is_rebound_at_a_distance() -> None:
 
 def test_every_file_says_what_it_is_for() -> None:
     assert [source.name for source in sources() if source.text.strip() and not ast.get_docstring(source.tree)] == []
+
+
+def test_what_is_public_is_explained() -> None:
+    assert [f"{source.name}: {name}" for source in sources() if source.name.startswith(DOCUMENTED) for name in unexplained(source)] == []
+
+
+def unexplained(source: Source) -> list[str]:
+    """Public classes and functions without a docstring; a function of two lines says itself what it does."""
+    public = (node for node in source.tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)))
+    long = (node for node in public if isinstance(node, ast.ClassDef) or (node.end_lineno or 0) - node.lineno > 2)
+    return [node.name for node in long if not node.name.startswith("_") and not ast.get_docstring(node)]
 
 
 def test_every_test_can_fail() -> None:

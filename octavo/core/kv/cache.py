@@ -26,6 +26,8 @@ class Hit:
 
 
 class KVCache:
+    """Who holds which blocks, and which prefixes can be found again: the scheduler's one face to KV memory."""
+
     def __init__(self, layout: KVLayout, enable_prefix_caching: bool = True, digest: Digest = sha256) -> None:
         self.layout = layout
         self.pool = BlockPool(layout.num_blocks)

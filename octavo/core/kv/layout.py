@@ -25,6 +25,8 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
+    """The one arena: which layers share a block table, how large a block is, how many there are."""
+
     groups: tuple[KVGroup, ...]
     layers_per_group: int
     block_tokens: int  # the unit of hashing: every group's block is a multiple of it

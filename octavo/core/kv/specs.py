@@ -17,6 +17,8 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class KVSpec(Protocol):
+    """What one layer keeps: bytes a token, and the blocks that a sequence needs, drops and can take over from the cache."""
+
     @property
     def token_bytes(self) -> int:
         """Bytes that one layer keeps for one token."""
