@@ -65,6 +65,25 @@ def latency(
     }
 
 
+def check(flags: Mapping[str, Any], workload: Workload, seed: int, limit: int = 256) -> dict[str, Any]:
+    """Whether the level that `flags` ask for is right at the workload's shapes (`octavo.bench.check`), with at most `limit` prompts."""
+    from octavo.bench.check import compare_with_reference
+    from octavo.config.architecture import Architecture
+    from octavo.config.engine import EngineConfig
+    from octavo.config.resolve import resolve
+    from octavo.engine.build import open_model
+    from octavo.worker.device import detect
+
+    config = EngineConfig.from_flags(**flags)
+    checkpoint = open_model(config)
+    architecture = Architecture.from_config(checkpoint.config)
+    settings = resolve(config, checkpoint.config, detect(), offline=True)
+    prompts = draw(workload, architecture.vocab, seed).prompts[: min(limit, settings.max_num_seqs - 1)]
+    begin_s = time.perf_counter()
+    found = compare_with_reference(settings, architecture, checkpoint, prompts)
+    return {**found, "prompts": len(prompts), "seconds": time.perf_counter() - begin_s}
+
+
 def warm_up(llm: Generator, vocab_size: int) -> float:
     """Seconds until the first tokens after the start."""
     return run_once(llm, draw(WARM_UP, vocab_size, seed=0))[0]

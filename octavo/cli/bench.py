@@ -28,6 +28,7 @@ class BenchOptions:
     output_len: Annotated[str, Flag("output tokens of each, or a uniform range")] = "128"
     num_iters: Annotated[int, Flag("runs of each workload, for latency")] = 10
     workload_seed: Annotated[int, Flag("start of the random numbers that prompts are drawn from")] = 1
+    check: Annotated[bool, Flag("first compare logits with -O0 at each workload's shapes; nothing is measured if they differ")] = False
     output_json: Annotated[str | None, Flag("also write the result to this file")] = None
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ def run(settings: Settings) -> int:
     print(text)
     if options.output_json:
         Path(options.output_json).write_text(text + "\n", encoding="utf-8")
-    return 0
+    return 0 if result["results"] else 1
 
 
 def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +69,14 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     from octavo.bench.offline import latency, throughput, warm_up
     from octavo.bench.report import circumstances
 
+    checks = {}
+    if options.check:
+        from octavo.bench.offline import check
+
+        checks = {name: check(flags, workload, options.workload_seed) for name, workload in options.workloads().items()}
+        wrong = {name: found for name, found in checks.items() if not found["right"]}
+        if wrong:
+            return {**circumstances(sys.argv[1:]), "flags": flags, "kind": options.kind, "checks": checks, "results": {}}
     begin_s = time.perf_counter()
     from octavo.llm import LLM
 
@@ -85,7 +94,7 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
         print(f"{name}: {_line(results[name])}", file=sys.stderr)
     llm.close()
     start = {"import_s": imported_s - begin_s, "init_s": ready_s - imported_s, "first_tokens_s": first_tokens_s}
-    return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "results": results}
+    return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "checks": checks, "results": results}
 
 
 def _line(result: dict[str, Any]) -> str:

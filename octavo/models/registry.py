@@ -84,6 +84,7 @@ def attention_needs(architecture: Architecture, settings: Resolved) -> Needs:
         kv_dtype=settings.kv_dtype,
         softcap=architecture.attention_softcap is not None,
         sm=_compute_capability(device),
+        graphs=bool(settings.graph_sizes),
         drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
     )
 

@@ -55,9 +55,10 @@ def build_runner(
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
-    if settings.graph_sizes:
+    sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
+    if sizes:
         with timed("capture graphs"):
-            runner.graphs = DecodeGraphs(runner.decode, settings.graph_sizes, rows.padding, device)
+            runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device)
             runner.graphs.capture([Recipe(())])
     return runner
 

@@ -84,6 +84,13 @@ class Runner:
         return sampled.fetch(plan, scores)
 
     @torch.inference_mode()
+    def waiting_logits(self) -> torch.Tensor:
+        """[N, vocab] of the plan that was only forwarded yet, at its sampled positions."""
+        assert self._forwarded is not None, "nothing was forwarded"
+        batch, hidden = self._forwarded
+        return self.model.logits(hidden[batch.sample_at])
+
+    @torch.inference_mode()
     def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
         """One token for each of these rows [S], by operations on the device alone: what a graph captures."""
         batch = self.batches.decode(row_ids, self.rows)
