@@ -59,9 +59,9 @@ def _input(path: str) -> list[str]:
 async def _answer_file(asked: EngineConfig, lines: Sequence[Line | BadLine], output: Path, concurrency: int) -> int:
     from octavo.cli.batch_calls import answer
     from octavo.progress import Progress
-    from octavo.serve.start import start_front
+    from octavo.serve.start import checked_template, start_front
 
-    front = await start_front(asked, ServerConfig())
+    front = await start_front(asked, ServerConfig(), checked_template(asked))
     kinds: Counter[str] = Counter()
     try:
         with output.open("a", encoding="utf-8") as file, Progress(len(lines), "requests") as progress:

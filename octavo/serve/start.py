@@ -19,20 +19,26 @@ from octavo.text.template import ChatTemplate
 
 def serve(asked: EngineConfig, config: ServerConfig) -> int:
     """Serve until told to stop; the exit code. Raises `ConfigError` and what opening a model raises."""
-    if asked.model.skip_tokenizer_init:
-        raise ConfigError("skip_tokenizer_init", True, "the server works with texts and needs the tokeniser")
-    template = template_source(asked.model.chat_template)
-
-    async def start() -> Front:
-        engine, checkpoint = await start_engine(asked)
-        intake = intake_of(asked, checkpoint, dict(engine.info))
-        return Front(engine, served_model(asked, config, checkpoint, intake, template), config)
-
+    template = checked_template(asked)
     try:
-        return run_until_done(config, bind(config), start)
+        return run_until_done(config, bind(config), lambda: start_front(asked, config, template))
     except (OSError, EngineDead) as error:
         print(f"octavo serve: {error}", file=sys.stderr)
         return 1
+
+
+async def start_front(asked: EngineConfig, config: ServerConfig, template: str | None = None) -> Front:
+    """The engine, started in its process, behind a front. `template` goes over the model's own. Raises what starting an engine raises."""
+    engine, checkpoint = await start_engine(asked)
+    intake = intake_of(asked, checkpoint, dict(engine.info))
+    return Front(engine, served_model(asked, config, checkpoint, intake, template), config)
+
+
+def checked_template(asked: EngineConfig) -> str | None:
+    """The chat template that was asked for, before anything is loaded. Raises `ConfigError`."""
+    if asked.model.skip_tokenizer_init:
+        raise ConfigError("skip_tokenizer_init", True, "the server works with texts and needs the tokeniser")
+    return template_source(asked.model.chat_template)
 
 
 def served_model(asked: EngineConfig, config: ServerConfig, checkpoint: Checkpoint, intake: Intake, template: str | None) -> ServedModel:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +114,11 @@ def test_a_dead_engine_ends_the_run() -> None:
 def fronts(monkeypatch: pytest.MonkeyPatch) -> list[Front]:
     made: list[Front] = []
 
-    async def start_front(asked: object, config: object) -> Front:
+    async def start_front(asked: object, config: object, template: object) -> Front:
         made.append(make_front())
         return made[-1]
 
-    module = types.ModuleType("octavo.serve.start")
-    module.start_front = start_front  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "octavo.serve.start", module)
+    monkeypatch.setattr("octavo.serve.start.start_front", start_front)
     return made
 
 
