@@ -1,8 +1,10 @@
 """The life of a real server: its port, its clients, its end (cases 22, 61, 62, 64 to 66)."""
 
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -166,6 +168,20 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     left.bind(str(path))
     left.close()
     bind(ServerConfig(uds=str(path))).close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(words + names, check=True, capture_output=True)
+    with served(ssl_keyfile=key, ssl_certfile=certificate) as running:
+        assert running.url.startswith("https://")
+        trusted = ssl.create_default_context(cafile=certificate)
+        assert httpx.post(running.url + "/v1/completions", json={"prompt": "a"}, verify=trusted).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(running.url.replace("https", "http") + "/health")
 
 
 def test_a_root_path() -> None:
