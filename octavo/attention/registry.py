@@ -10,6 +10,7 @@ from octavo.registry import Registry
 BACKENDS = Registry(
     "attention backend",
     {
+        "triton": "octavo.attention.triton:TritonAttention",
         "cpu": "octavo.attention.cpu:NativeAttention",
         "reference": "octavo.attention.reference:ReferenceAttention",
     },

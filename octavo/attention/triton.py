@@ -1,0 +1,236 @@
+"""Attention over paged memory by Triton kernels, for any CUDA device from sm_80 up: no host reads, so every step can be captured in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import torch
+
+from octavo.attention.backend import AttentionShape, Supports
+from octavo.context import Batch
+
+RECORD = 8  # int32 values a piece or a tile, see triton_schedule
+ROWS = 16  # of the smallest tensor-core product: heads that share a KV head times tokens fill it for nothing
+WORK = 8192  # comparisons of items with slices that one scheduling program makes at a time
+
+
+@dataclass(frozen=True)
+class PieceTuning:
+    """How contexts are cut for slices of few tokens, and how one program goes through its piece."""
+
+    programs: int = 4  # wanted for each multiprocessor
+    shortest: int = 128  # tokens in a piece, where there are as many
+    block_n: int = 64  # tokens at a time
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+@dataclass(frozen=True)
+class TileTuning:
+    """The tiles of queries and keys for slices of many tokens."""
+
+    block_m: int = 128  # pairs of a token and a head
+    block_n: int = 64  # keys at a time
+    num_warps: int = 8
+    num_stages: int = 3
+
+
+@dataclass(frozen=True)
+class Tuning:
+    pieces: PieceTuning = PieceTuning()
+    tiles: TileTuning = TileTuning()
+
+
+def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int) -> Tuning:
+    """By what fits into a multiprocessor's shared memory: a tile of queries, and K and V of each stage."""
+    row_bytes = _power_of_2(head_dim) * element_bytes
+    if row_bytes > 512:
+        return Tuning(PieceTuning(block_n=16, num_stages=2), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
+    if shared_bytes < 160 * 1024 or row_bytes > 256:
+        return Tuning(PieceTuning(block_n=32, num_stages=3), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
+    return Tuning()
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The contexts of slices of at most `few` tokens, in pieces, and where programs leave what they have of a slice."""
+
+    few: int
+    records: torch.Tensor  # [num_pieces, RECORD] int32
+    partial: torch.Tensor  # [num_pieces, kv_heads, rows, head_dim] float32
+    stats: torch.Tensor  # [num_pieces, kv_heads, 2, rows] float32
+    arrivals: torch.Tensor  # [num_pieces, kv_heads] int32
+
+
+@dataclass(frozen=True)
+class TritonPlan:
+    """The step's own buffers; the lists of work are made on the device for the first layer that needs them. Good for one pass."""
+
+    batch: Batch
+    block_table: torch.Tensor  # [max_num_seqs, max_blocks] int32
+    block_tokens: int
+    pieces: dict[AttentionShape, Pieces] = field(default_factory=dict[AttentionShape, Pieces])
+    tiles: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict[tuple[int, int], torch.Tensor])  # [num_tiles, RECORD] int32
+
+
+class TritonAttention:
+    """Slices of few tokens go by pieces of their contexts (`triton_decode`), the others by tiles of their tokens (`triton_prefill`)."""
+
+    name = "triton"
+
+    def __init__(self, tuning: Tuning | None = None) -> None:
+        """`tuning` None takes what suits the device and the layer."""
+        self._tuning = tuning
+        self._devices: dict[torch.device, tuple[int, int]] = {}
+        dtypes = frozenset({"bfloat16", "float16", "float32"})
+        self.supports = Supports(
+            devices=frozenset({"cuda"}),
+            head_dims=frozenset(range(8, 257, 8)),
+            dtypes=dtypes,
+            kv_dtypes=dtypes,
+            min_sm=80,
+            absent=None if find_spec("triton") else "triton is not installed",
+        )
+
+    def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> TritonPlan:
+        return TritonPlan(batch, block_table, block_tokens)
+
+    def run(self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+        assert q.stride()[1:] == (q.shape[2], 1)
+        assert kv.stride(4) == plan.block_table.stride(1) == 1
+        num_sms, shared_bytes = self._device(q.device)
+        tuning = self._tuning or tuning_for(shape.head_dim, kv.element_size(), shared_bytes)
+        sharing = shape.heads // shape.kv_heads
+        few = max(ROWS // sharing, 1)
+        max_count = plan.batch.max_count
+        if max_count <= few:
+            # Padding tokens follow the slices: where every slice is one token, they are pieces themselves.
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if max_count == 1 else torch.zeros_like(q)
+        else:
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+            self._run_tiles(plan, q, kv, shape, out, few, tuning.tiles)
+        self._run_pieces(plan, q, kv, shape, out, min(few, max_count), tuning.pieces, num_sms)
+        return out
+
+    def _run_pieces(
+        self,
+        plan: TritonPlan,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        shape: AttentionShape,
+        out: torch.Tensor,
+        few: int,
+        tuning: PieceTuning,
+        num_sms: int,
+    ) -> None:
+        from octavo.attention.triton_decode import attend_pieces
+
+        pieces = plan.pieces.get(shape)
+        if pieces is None:
+            target = max(num_sms * tuning.programs // shape.kv_heads, 1)
+            pieces = plan.pieces[shape] = list_pieces(plan.batch, q.shape[0], shape, few, target, tuning)
+        sharing = shape.heads // shape.kv_heads
+        attend_pieces[(shape.kv_heads, pieces.records.shape[0])](
+            q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
+            *_layout(plan, q, kv, shape),
+            SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(_power_of_2(sharing * few), ROWS),
+            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, shape),
+        )  # fmt: skip
+
+    def _run_tiles(
+        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, out: torch.Tensor, few: int, tuning: TileTuning
+    ) -> None:
+        from octavo.attention.triton_prefill import attend_tiles
+
+        sharing = shape.heads // shape.kv_heads
+        block_m = max(tuning.block_m, _power_of_2(sharing))
+        block_q = block_m // sharing
+        tiles = plan.tiles.get((few, block_q))
+        if tiles is None:
+            tiles = plan.tiles[few, block_q] = list_tiles(plan.batch, q.shape[0], few, block_q)
+        attend_tiles[(shape.kv_heads, tiles.shape[0])](
+            q, kv, out, plan.block_table, tiles,
+            *_layout(plan, q, kv, shape),
+            SHARING=sharing, BLOCK_Q=block_q, M=block_m,
+            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, shape),
+        )  # fmt: skip
+
+    def _device(self, device: torch.device) -> tuple[int, int]:
+        """Multiprocessors, and the shared memory of one that a program can have; for the interpreter, small numbers."""
+        found = self._devices.get(device)
+        if found is None:
+            if device.type == "cuda":
+                properties = torch.cuda.get_device_properties(device)
+                found = properties.multi_processor_count, properties.shared_memory_per_block_optin
+            else:
+                found = 2, 0
+            self._devices[device] = found
+        return found
+
+
+def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, target: int, tuning: PieceTuning) -> Pieces:
+    """Work for all layers of this shape: at most `target` pieces more than there are slices."""
+    from octavo.attention import triton_schedule
+
+    each = batch.max_count == 1
+    num_slices = num_tokens if each else batch.num_slices
+    num_pieces = min(num_slices + target, num_slices * -(-batch.max_length // tuning.shortest))
+    num_pieces = max(num_pieces, num_slices)
+    rows, device = shape.heads // shape.kv_heads * few, batch.lengths.device
+    pieces = Pieces(
+        few,
+        torch.empty((num_pieces, RECORD), dtype=torch.int32, device=device),
+        torch.empty((num_pieces, shape.kv_heads, rows, shape.head_dim), dtype=torch.float32, device=device),
+        torch.empty((num_pieces, shape.kv_heads, 2, rows), dtype=torch.float32, device=device),
+        torch.empty((num_pieces, shape.kv_heads), dtype=torch.int32, device=device),
+    )
+    slices = max(_power_of_2(num_slices), 16)
+    items = max(min(WORK // slices, 64), 1)
+    triton_schedule.list_pieces[(-(-num_pieces // items),)](
+        batch.starts, batch.lengths, batch.rows, pieces.records, pieces.arrivals,
+        batch.num_slices, num_tokens, num_pieces, few, target, tuning.shortest, shape.window or 0,
+        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=_power_of_2(shape.kv_heads), EACH=each, WINDOWED=shape.window is not None,
+        SLICES=slices, ITEMS=items,
+    )  # fmt: skip
+    return pieces
+
+
+def list_tiles(batch: Batch, num_tokens: int, few: int, block_q: int) -> torch.Tensor:
+    """Work for all layers whose tiles hold `block_q` tokens: [num_tiles, RECORD] int32."""
+    from octavo.attention import triton_schedule
+
+    num_tiles = num_tokens // block_q + batch.num_slices + 1
+    tiles = torch.empty((num_tiles, RECORD), dtype=torch.int32, device=batch.lengths.device)
+    slices = max(_power_of_2(batch.num_slices + 1), 16)
+    items = max(min(WORK // slices, 64), 1)
+    triton_schedule.list_tiles[(-(-num_tiles // items),)](
+        batch.starts, batch.lengths, batch.rows, tiles, batch.num_slices, num_tokens, num_tiles, few,
+        BLOCK_Q=block_q, SLICES=slices, ITEMS=items,
+    )  # fmt: skip
+    return tiles
+
+
+def _layout(plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> tuple[float, ...]:
+    """Strides and numbers that both kernels take."""
+    return (
+        q.stride(0), plan.block_table.stride(0), *kv.stride()[:4], shape.scale, shape.softcap or 0.0, shape.window or 0,
+    )  # fmt: skip
+
+
+def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape) -> Mapping[str, int | bool | str]:
+    """What both kernels are compiled for."""
+    return dict(
+        D=shape.head_dim,
+        D_PAD=max(_power_of_2(shape.head_dim), 16),
+        BLOCK_TOKENS=plan.block_tokens,
+        WINDOWED=shape.window is not None,
+        SOFTCAPPED=shape.softcap is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+    )
+
+
+def _power_of_2(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,115 @@
+"""Attention of few tokens over long contexts: every piece of a context by a program of its own, the last to finish merges them.
+
+Floor: K and V once through memory, 2 * kv_heads * head_dim * element bytes a context token (4 KiB for 8 x 128 in bf16): 256 sequences of 650
+tokens are 0.68 GB or 0.16 ms at 4.24 TB/s. The heads that share a KV head, times the slice's tokens, are the rows of one tensor-core product,
+padded to 16. Flash-decoding: Dao et al., https://pytorch.org/blog/flash-decoding/.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from octavo.attention.triton_scores import LOW, base2_scores, block_offsets, load_rows
+
+
+@triton.jit
+def attend_pieces(
+    q,  # [T, heads, D]
+    kv,
+    out,  # [T, heads, D]
+    table,  # [rows, blocks] int32
+    pieces,  # by list_pieces
+    partial,  # [num_pieces, kv_heads, ROWS, D] float32
+    stats,  # [num_pieces, kv_heads, 2, ROWS] float32: greatest score and sum of weights
+    arrivals,  # [num_pieces, kv_heads] int32: how many parts of the slice whose first piece this is are done; zero before and after
+    q_stride,
+    table_stride,
+    block_stride,
+    v_offset,
+    token_stride,
+    head_stride,
+    scale,
+    softcap,
+    window,
+    SHARING: tl.constexpr,  # heads per KV head
+    TOKENS: tl.constexpr,  # a slice has at most this many
+    ROWS: tl.constexpr,  # SHARING * TOKENS
+    M: tl.constexpr,  # padded
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFTCAPPED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: (kv_heads, num_pieces)."""
+    head, piece = tl.program_id(0), tl.program_id(1)
+    kv_heads = tl.num_programs(0)
+    record = pieces + piece * 8
+    parts = tl.load(record)
+    if parts == 0:
+        return
+    part, token, count, row = tl.load(record + 1), tl.load(record + 2), tl.load(record + 3), tl.load(record + 4)
+    begin, end, first_position = tl.load(record + 5), tl.load(record + 6), tl.load(record + 7)
+
+    m, d = tl.arange(0, M), tl.arange(0, D_PAD)
+    row_inside = m < count * SHARING
+    inside = row_inside[:, None] & (d < D)[None, :]
+    query = head * SHARING + m % SHARING  # [M] which head
+    q_tile = tl.load(q + (token + m // SHARING).to(tl.int64)[:, None] * q_stride + query[:, None] * D + d[None, :], mask=inside, other=0.0)
+    position = first_position + m // SHARING  # [M]
+
+    table_row = table + row.to(tl.int64) * table_stride
+    k_base = kv + head * head_stride
+    v_base = k_base + v_offset
+    best = tl.full([M], LOW, tl.float32)
+    weight = tl.zeros([M], tl.float32)
+    acc = tl.zeros([M, D_PAD], tl.float32)
+    for start in tl.range(begin, end, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        present = n < end
+        offsets = block_offsets(table_row, n, present, block_stride, token_stride, BLOCK_TOKENS)
+        k = load_rows(k_base, offsets, present, d, True, D, D_PAD)
+        scores = base2_scores(tl.dot(q_tile, tl.trans(k.to(q_tile.dtype)), input_precision=PRECISION), scale, softcap, SOFTCAPPED)  # [M, N]
+        visible = present[None, :]
+        if TOKENS > 1:  # else the piece's borders say it all
+            visible = visible & (n[None, :] <= position[:, None])
+            if WINDOWED:
+                visible = visible & (n[None, :] > position[:, None] - window)
+        scores = tl.where(visible, scores, LOW)
+        higher = tl.maximum(best, tl.max(scores, axis=1))
+        p = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(best - higher)
+        weight = weight * shrink + tl.sum(p, axis=1)
+        v = load_rows(v_base, offsets, present, d, True, D, D_PAD)
+        acc = tl.dot(p.to(q_tile.dtype), v.to(q_tile.dtype), acc * shrink[:, None], input_precision=PRECISION)
+        best = higher
+
+    out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]
+    if parts == 1:
+        tl.store(out_at, (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=inside)
+    else:
+        mine = piece * kv_heads + head
+        tl.store(partial + mine * (ROWS * D) + m[:, None] * D + d[None, :], acc, mask=inside)
+        tl.store(stats + mine * (2 * ROWS) + m, best, mask=row_inside)
+        tl.store(stats + mine * (2 * ROWS) + ROWS + m, weight, mask=row_inside)
+        tl.debug_barrier()  # the whole program has stored before its one thread reports it
+        first = (piece - part) * kv_heads + head
+        if tl.atomic_add(arrivals + first, 1, sem="acq_rel", scope="gpu") == parts - 1:
+            best = tl.full([M], LOW, tl.float32)
+            weight = tl.zeros([M], tl.float32)
+            acc = tl.zeros([M, D_PAD], tl.float32)
+            for other in tl.range(0, parts, loop_unroll_factor=4):
+                at = first + other * kv_heads
+                theirs = tl.load(partial + at * (ROWS * D) + m[:, None] * D + d[None, :], mask=inside, other=0.0, cache_modifier=".cg")
+                their_best = tl.load(stats + at * (2 * ROWS) + m, mask=row_inside, other=LOW, cache_modifier=".cg")
+                their_weight = tl.load(stats + at * (2 * ROWS) + ROWS + m, mask=row_inside, other=0.0, cache_modifier=".cg")
+                higher = tl.maximum(best, their_best)
+                shrink, their_shrink = tl.exp2(best - higher), tl.exp2(their_best - higher)
+                weight = weight * shrink + their_weight * their_shrink
+                acc = acc * shrink[:, None] + theirs * their_shrink[:, None]
+                best = higher
+            tl.store(out_at, (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=inside)
+            tl.store(arrivals + first, 0)

@@ -1,0 +1,133 @@
+"""Shares a step's attention out among programs, on the device: the host knows bounds, the kernels here read lengths.
+
+Slices of few tokens are cut along their context into *pieces* (a record each: PARTS ... below), all others along their queries into *tiles*. How
+many records there can be follows from bounds alone; those that are not needed stay empty, and a program that finds its record empty ends. So a
+captured graph adapts to the lengths of each replay, and the grid does not grow with the longest context that it was captured for.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+RECORD = 8  # int32 values: the record of a piece or of a tile
+
+
+@triton.jit
+def _owner(after, item):
+    """For each item [I]: the slice that owns it, where `after` [S] items belong to the slices up to each; and the items before that slice's."""
+    done = after[None, :] <= item[:, None]  # [I, S]
+    return tl.sum(done.to(tl.int32), axis=1), tl.max(tl.where(done, after[None, :], 0), axis=1)
+
+
+@triton.jit
+def _reach(starts, lengths, s, num_slices, num_tokens, window, EACH: tl.constexpr, WINDOWED: tl.constexpr):
+    """Of slices s: first token in the batch, tokens, context length, and the oldest position that any of the tokens sees.
+
+    EACH: token s is slice s's only one, and padding tokens beyond the slices have empty contexts. Else what follows the last slice is one more.
+    """
+    length = tl.load(lengths + s, mask=s < num_slices, other=0)
+    if EACH:
+        start = s
+        count = tl.where(s < num_tokens, 1, 0)
+    else:
+        start = tl.load(starts + s, mask=s <= num_slices, other=0)
+        end = tl.load(starts + s + 1, mask=s < num_slices, other=num_tokens)
+        count = tl.where(s <= num_slices, end - start, 0)
+    oldest = start * 0
+    if WINDOWED:
+        oldest = tl.maximum(length - count + 1 - window, 0)
+    return start, count, length, oldest
+
+
+@triton.jit(do_not_specialize=["num_slices", "num_tokens", "few", "target", "shortest", "window", "num_pieces"])
+def list_pieces(
+    starts,
+    lengths,
+    rows,
+    pieces,  # [num_pieces, RECORD] int32: parts of this slice, number of this part, token, tokens, row, begin, end, position of the token
+    arrivals,  # [num_pieces, KV_HEADS] int32, zeroed here
+    num_slices,
+    num_tokens,
+    num_pieces,
+    few,  # slices of more tokens are left to the tiles
+    target,  # pieces wanted in all; at most this many more than there are slices are made
+    shortest,  # tokens that a piece has at least, where its context has them
+    window,
+    BLOCK_N: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    KV_HEADS_PAD: tl.constexpr,
+    EACH: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SLICES: tl.constexpr,
+    ITEMS: tl.constexpr,
+):
+    """All slices are cut into pieces of about equal length: the sum of contexts over `target`. Grid: num_pieces / ITEMS."""
+    s = tl.arange(0, SLICES)
+    _, count, length, oldest = _reach(starts, lengths, s, num_slices, num_tokens, window, EACH, WINDOWED)
+    taken = (count > 0) & (count <= few)
+    if not EACH:
+        taken = taken & (s < num_slices)
+    context = tl.where(taken, length - oldest, 0)
+    longest = tl.maximum(tl.cdiv(tl.sum(context), target), shortest)
+    longest = tl.cdiv(longest, BLOCK_N) * BLOCK_N
+    parts = tl.where(taken, tl.maximum(tl.cdiv(context, longest), 1), 0)
+    after = tl.cumsum(parts)
+
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    owner, before = _owner(after, item)
+    used = item < tl.sum(parts)
+    owner = tl.where(used, owner, 0)
+    token, count, length, oldest = _reach(starts, lengths, owner, num_slices, num_tokens, window, EACH, WINDOWED)
+    part = item - before
+    parts = tl.maximum(tl.cdiv(length - oldest, longest), 1)
+    size = tl.cdiv(tl.cdiv(length - oldest, parts), BLOCK_N) * BLOCK_N
+    begin = oldest + part * size
+    record = pieces + item * 8
+    inside = item < num_pieces
+    tl.store(record, tl.where(used, parts, 0), mask=inside)
+    tl.store(record + 1, part, mask=inside)
+    tl.store(record + 2, token, mask=inside)
+    tl.store(record + 3, count, mask=inside)
+    tl.store(record + 4, tl.load(rows + owner, mask=owner < num_slices, other=0), mask=inside)
+    tl.store(record + 5, begin, mask=inside)
+    tl.store(record + 6, tl.minimum(begin + size, length), mask=inside)
+    tl.store(record + 7, length - count, mask=inside)
+    head = tl.arange(0, KV_HEADS_PAD)
+    tl.store(arrivals + item[:, None] * KV_HEADS + head[None, :], 0, mask=inside[:, None] & (head < KV_HEADS)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_slices", "num_tokens", "num_tiles", "few"])
+def list_tiles(
+    starts,
+    lengths,
+    rows,
+    tiles,  # [num_tiles, RECORD] int32: tokens in this tile (0: empty), first token in the batch, row, its position, context length
+    num_slices,
+    num_tokens,
+    num_tiles,
+    few,
+    BLOCK_Q: tl.constexpr,
+    SLICES: tl.constexpr,
+    ITEMS: tl.constexpr,
+):
+    """Slices of more than `few` tokens, and what follows the last slice (with an empty context), in tiles of BLOCK_Q tokens."""
+    s = tl.arange(0, SLICES)
+    _, count, _, _ = _reach(starts, lengths, s, num_slices, num_tokens, 0, False, False)
+    taken = (count > few) | (s == num_slices)
+    parts = tl.where(taken, tl.cdiv(count, BLOCK_Q), 0)
+    after = tl.cumsum(parts)
+
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    owner, before = _owner(after, item)
+    used = item < tl.sum(parts)
+    owner = tl.where(used, owner, 0)
+    start, count, length, _ = _reach(starts, lengths, owner, num_slices, num_tokens, 0, False, False)
+    skipped = (item - before) * BLOCK_Q
+    record = tiles + item * 8
+    inside = item < num_tiles
+    tl.store(record, tl.where(used, tl.minimum(count - skipped, BLOCK_Q), 0), mask=inside)
+    tl.store(record + 1, start + skipped, mask=inside)
+    tl.store(record + 2, tl.load(rows + owner, mask=owner < num_slices, other=0), mask=inside)
+    tl.store(record + 3, length - count + skipped, mask=inside)
+    tl.store(record + 4, length, mask=inside)
