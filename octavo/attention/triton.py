@@ -1,4 +1,4 @@
-"""Attention over paged memory by Triton kernels, for any CUDA device from sm_80 up: no host reads, so every step can be captured in a graph."""
+"""Attention over paged memory by Triton kernels, for CUDA devices from sm_80 up. Nothing is read on the host: any step can be captured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PieceTuning:
     shortest: int = 128  # tokens in a piece, where there are as many
     block_n: int = 64  # tokens at a time
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int = 5  # one is the block table's; 5 keep two tiles of K and of V in flight
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TileTuning:
     """The tiles of queries and keys for slices of many tokens."""
 
     block_m: int = 128  # pairs of a token and a head
-    block_n: int = 64  # keys at a time
+    block_n: int = 128  # keys at a time
     num_warps: int = 8
     num_stages: int = 3
 
@@ -47,9 +47,9 @@ def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int) -> Tuning:
     """By what fits into a multiprocessor's shared memory: a tile of queries, and K and V of each stage."""
     row_bytes = _power_of_2(head_dim) * element_bytes
     if row_bytes > 512:
-        return Tuning(PieceTuning(block_n=16, num_stages=2), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
+        return Tuning(PieceTuning(block_n=16), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
     if shared_bytes < 160 * 1024 or row_bytes > 256:
-        return Tuning(PieceTuning(block_n=32, num_stages=3), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
+        return Tuning(PieceTuning(block_n=32), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
     return Tuning()
 
 
@@ -191,8 +191,8 @@ def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, 
     triton_schedule.list_pieces[(-(-num_pieces // items),)](
         batch.starts, batch.lengths, batch.rows, pieces.records, pieces.arrivals,
         batch.num_slices, num_tokens, num_pieces, few, target, tuning.shortest, shape.window or 0,
-        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=_power_of_2(shape.kv_heads), EACH=each, WINDOWED=shape.window is not None,
-        SLICES=slices, ITEMS=items,
+        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=_power_of_2(shape.kv_heads),
+        EACH=each, WINDOWED=shape.window is not None, SLICES=slices, ITEMS=items,
     )  # fmt: skip
     return pieces
 

@@ -1,8 +1,8 @@
 """Attention of few tokens over long contexts: every piece of a context by a program of its own, the last to finish merges them.
 
-Floor: K and V once through memory, 2 * kv_heads * head_dim * element bytes a context token (4 KiB for 8 x 128 in bf16): 256 sequences of 650
-tokens are 0.68 GB or 0.16 ms at 4.24 TB/s. The heads that share a KV head, times the slice's tokens, are the rows of one tensor-core product,
-padded to 16. Flash-decoding: Dao et al., https://pytorch.org/blog/flash-decoding/.
+Floor: K and V once through memory, 2 * kv_heads * head_dim * element bytes a context token (4 KiB for 8 x 128 in bf16): 256 sequences of
+650 tokens are 0.68 GB or 0.16 ms at 4.24 TB/s. The heads that share a KV head, times the slice's tokens, are the rows of one tensor-core
+product, padded to 16. Flash-decoding: Dao et al., https://pytorch.org/blog/flash-decoding/.
 """
 
 from __future__ import annotations

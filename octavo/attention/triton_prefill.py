@@ -1,8 +1,8 @@
 """Attention of many tokens of a sequence at once: a tile of queries by each program, over K and V in paged memory.
 
-Floor: 4 * head_dim * heads operations for each pair of a query and a key it sees; for 4,096 fresh tokens of Llama-3-8B 137 GFLOP a layer and
-sequence, or 0.18 ms at 764 TFLOP/s. The rows of a tile are (token, head) pairs of the heads that share a KV head, so K and V are read once for
-all of them. Running softmax: FlashAttention-2, arXiv 2307.08691.
+Floor: 4 * head_dim * heads operations for each pair of a query and a key it sees; for 4,096 fresh tokens of Llama-3-8B 137 GFLOP a layer
+and sequence, or 0.18 ms at 764 TFLOP/s. The rows of a tile are (token, head) pairs of the heads that share a KV head, so K and V are read
+once for all of them. Running softmax: FlashAttention-2, arXiv 2307.08691.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from octavo.attention.triton_scores import LOW, base2_scores, block_offsets, loa
 
 @triton.jit
 def _over_keys(
-    begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride, scale, softcap, window,
+    begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
+    scale, softcap, window,
     MASKED: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr,
     SOFTCAPPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -95,11 +96,13 @@ def attend_tiles(
     else:
         begin = tl.minimum(first_position + 1, length) // BLOCK_N * BLOCK_N
         best, weight, acc = _over_keys(
-            0, begin, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride, scale, softcap, window,
+            0, begin, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
+            scale, softcap, window,
             False, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, PRECISION,
         )  # fmt: skip
     best, weight, acc = _over_keys(
-        begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride, scale, softcap, window,
+        begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
+        scale, softcap, window,
         True, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, PRECISION,
     )  # fmt: skip
     out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]

@@ -1,7 +1,7 @@
 """Shares a step's attention out among programs, on the device: the host knows bounds, the kernels here read lengths.
 
-Slices of few tokens are cut along their context into *pieces* (a record each: PARTS ... below), all others along their queries into *tiles*. How
-many records there can be follows from bounds alone; those that are not needed stay empty, and a program that finds its record empty ends. So a
+Slices of few tokens are cut along their context into *pieces*, all others along their queries into *tiles*; each has a record. How many
+records there can be follows from bounds alone; those that are not needed are empty, and a program that finds its record empty ends. So a
 captured graph adapts to the lengths of each replay, and the grid does not grow with the longest context that it was captured for.
 """
 
@@ -15,7 +15,7 @@ RECORD = 8  # int32 values: the record of a piece or of a tile
 
 @triton.jit
 def _owner(after, item):
-    """For each item [I]: the slice that owns it, where `after` [S] items belong to the slices up to each; and the items before that slice's."""
+    """For each item [I]: the slice that owns it, and the first item of that slice. `after` [S] items belong to the slices up to each."""
     done = after[None, :] <= item[:, None]  # [I, S]
     return tl.sum(done.to(tl.int32), axis=1), tl.max(tl.where(done, after[None, :], 0), axis=1)
 
@@ -24,7 +24,7 @@ def _owner(after, item):
 def _reach(starts, lengths, s, num_slices, num_tokens, window, EACH: tl.constexpr, WINDOWED: tl.constexpr):
     """Of slices s: first token in the batch, tokens, context length, and the oldest position that any of the tokens sees.
 
-    EACH: token s is slice s's only one, and padding tokens beyond the slices have empty contexts. Else what follows the last slice is one more.
+    EACH: token s is slice s's only one; padding tokens beyond the slices have empty contexts. Else what follows the slices is one more.
     """
     length = tl.load(lengths + s, mask=s < num_slices, other=0)
     if EACH:

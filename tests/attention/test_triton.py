@@ -13,10 +13,10 @@ from tests.interpreter import interpret
 
 INTERPRETED = interpret()
 
-SMALL = Tuning(PieceTuning(programs=6, shortest=16, block_n=16), TileTuning(block_m=16, block_n=16, num_warps=4))
-DECODES = [(2, 1, 40), (0, 1, 5), (3, 1, 97), (1, 1, 1), (4, 1, 16)]
-FEW = [(2, 2, 40), (0, 3, 3), (3, 1, 97), (1, 1, 1)]
-MIXED = [(2, 1, 40), (0, 21, 21), (3, 19, 60), (1, 1, 1), (4, 3, 50)]
+SMALL = Tuning(PieceTuning(programs=3, shortest=16, block_n=16), TileTuning(block_m=16, block_n=16, num_warps=4))
+DECODES = [(2, 1, 40), (0, 1, 5), (3, 1, 70), (1, 1, 1), (4, 1, 16)]  # row, count, length
+FEW = [(2, 2, 40), (0, 2, 2), (3, 1, 50)]
+MIXED = [(2, 1, 35), (0, 19, 19), (3, 18, 45), (4, 2, 30)]
 
 
 def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3):
@@ -70,8 +70,7 @@ def test_wide_heads(head_dim):
 
 def test_many_more_heads_than_rows_of_a_product():
     torch.manual_seed(0)
-    for slices in (DECODES, MIXED):
-        compare(slices, AttentionShape(24, 1, 16, 0.3), 16, torch.float32, atol=1e-5)
+    compare([(2, 1, 40), (0, 3, 20)], AttentionShape(24, 1, 16, 0.3), 16, torch.float32, atol=1e-5)
 
 
 def test_a_bound_far_above_the_lengths_changes_nothing():
