@@ -1,0 +1,412 @@
+"""Checks and times the Triton attention kernels at the shapes that matter, variant by variant.
+
+python -m bench.gpu.attention              on a GPU: a table, and $OUT/attention.json
+python -m bench.gpu.attention --interpret  tiny shapes on the CPU, no times
+python -m bench.gpu.attention --compile    what each variant costs when compiled for sm_90
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo.attention.backend import AttentionShape
+from octavo.attention.reference import ReferenceAttention
+from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
+from octavo.context import Batch
+
+COPY_RATE = 4.24e12  # bytes/s
+MATMUL_RATE = 764e12  # FLOP/s
+BLOCK_TOKENS = 16
+LLAMA = AttentionShape(32, 8, 128, 128**-0.5)
+QWEN = AttentionShape(16, 8, 128, 128**-0.5)
+MODELS = {"llama": LLAMA, "qwen": QWEN}
+CAPTURED_LENGTH = 40960
+
+PIECES = [
+    PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages)
+    for block_n, warps, stages in [
+        (64, 4, 3), (64, 4, 5), (64, 2, 5), (32, 4, 5), (32, 2, 3), (32, 2, 5), (32, 2, 7), (32, 4, 7), (32, 1, 5),
+        (128, 8, 5), (128, 4, 3),
+    ]
+]  # fmt: skip
+TILES = [
+    TileTuning(block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages)
+    for block_m, block_n, warps, stages in [
+        (128, 128, 8, 3), (128, 128, 8, 5), (128, 64, 8, 3), (128, 64, 8, 5), (64, 64, 4, 3), (64, 64, 4, 5), (64, 128, 4, 3),
+    ]
+]  # fmt: skip
+SHARES = [(2, 64), (2, 128), (4, 64), (4, 256), (8, 128), (8, 256), (16, 256), (16, 512)]  # programs a multiprocessor, shortest piece
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: str
+    slices: tuple[tuple[int, int], ...]  # count, length
+
+    @property
+    def shape(self) -> AttentionShape:
+        return MODELS[self.model]
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(length for _, length in self.slices) * 2 * self.shape.kv_heads * self.shape.head_dim * 2
+
+    @property
+    def flop(self) -> int:
+        pairs = sum(count * (length - count) + count * (count + 1) // 2 for count, length in self.slices)
+        return 4 * self.shape.heads * self.shape.head_dim * pairs
+
+    @property
+    def floor_s(self) -> float:
+        return max(self.kv_bytes / COPY_RATE, self.flop / MATMUL_RATE)
+
+
+def decode(model: str, num: int, length: int) -> Case:
+    return Case(f"{model} {num} x {length}", model, ((1, length),) * num)
+
+
+def uneven(model: str, num: int) -> Case:
+    rng = random.Random(1)
+    return Case(f"{model} {num} x 100..1200", model, tuple((1, rng.randint(100, 1200)) for _ in range(num)))
+
+
+DECODES = [
+    uneven("qwen", 256), decode("llama", 256, 256), decode("llama", 64, 256), decode("qwen", 1, 160), decode("llama", 1, 64),
+    decode("llama", 1, 512), decode("llama", 1, 2048), decode("llama", 1, 8192), decode("llama", 8, 2048), decode("llama", 64, 2048),
+    decode("qwen", 8, 512), decode("llama", 256, 64),
+]  # fmt: skip
+FRESH = [
+    Case("llama 4 x 4096 fresh", "llama", ((4096, 4096),) * 4),
+    Case("llama 32 x 512 fresh", "llama", ((512, 512),) * 32),
+    Case("qwen 24 x 640 fresh", "qwen", ((640, 640),) * 24),
+]
+MIXED = [
+    Case("llama 2048 after 6144", "llama", ((2048, 8192),)),
+    Case("llama 200 decodes + 1024", "llama", ((1, 600),) * 200 + ((1024, 1024),)),
+    Case("qwen 200 decodes + 512", "qwen", ((1, 600),) * 200 + ((512, 512),)),
+]
+
+
+@dataclass
+class Inputs:
+    batch: Batch
+    table: torch.Tensor
+    kvs: list[torch.Tensor]  # one a layer
+    q: torch.Tensor
+
+
+def inputs(case: Case, arena: torch.Tensor, num_layers: int, captured: bool = False) -> Inputs:
+    """`arena` [num_blocks * ...] flat random memory, which the layers share out."""
+    shape, device = case.shape, arena.device
+    counts = torch.tensor([count for count, _ in case.slices])
+    starts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).to(torch.int32)
+    blocks = [-(-length // BLOCK_TOKENS) for _, length in case.slices]
+    order = torch.randperm(sum(blocks), dtype=torch.int32)
+    table = torch.zeros(len(blocks), -(-max(blocks) // 16) * 16, dtype=torch.int32)
+    for row, (first, num) in enumerate(zip(itertools.accumulate(blocks, initial=0), blocks)):
+        table[row, :num] = order[first : first + num]
+    block = (2, BLOCK_TOKENS, shape.kv_heads, shape.head_dim)
+    layer_size = sum(blocks) * 2 * BLOCK_TOKENS * shape.kv_heads * shape.head_dim
+    num_layers = max(min(num_layers, arena.numel() // layer_size), 1)
+    kvs = [arena[i * layer_size : (i + 1) * layer_size].view(-1, *block) for i in range(num_layers)]
+    num_tokens = int(starts[-1])
+    none = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+    lengths = [length for _, length in case.slices]
+    batch = Batch(
+        tokens=none, positions=none, starts=starts.to(device), lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
+        rows=torch.arange(len(blocks), dtype=torch.int32, device=device), slots=none[None], sample_at=none, sample_rows=none,
+        num_tokens=num_tokens, num_slices=len(blocks), max_count=int(counts.max()),
+        max_length=CAPTURED_LENGTH if captured else max(lengths),
+    )  # fmt: skip
+    q = torch.randn(num_tokens, shape.heads, shape.head_dim, device=device).to(arena.dtype)
+    return Inputs(batch, table.to(device), kvs, q)
+
+
+def layers_for(case: Case) -> int:
+    """Enough that the L2 cache holds none of a layer's memory when its turn comes again."""
+    return max(min(128 * 2**20 // case.kv_bytes, 300), 8) if case.kv_bytes < 2**30 else 4
+
+
+def error(case: Case, tuning: Tuning, arena: torch.Tensor) -> float:
+    """Relative error against float32, over fresh inputs with padding tokens' worth of NaN in unused memory's place."""
+    given = inputs(case, arena, 1)
+    kv = given.kvs[0].normal_()
+    reference, backend = ReferenceAttention(), TritonAttention(tuning)
+    want = reference.run(reference.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q.float(), kv.float(), case.shape)
+    got = backend.run(backend.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q, kv, case.shape).float()
+    return float((got - want).norm() / want.norm())
+
+
+def graph_time(step: Callable[[], Any], repeats: int = 7) -> float:
+    """Median seconds of one replay of `step` captured in a graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    times: list[float] = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return sorted(times)[repeats // 2]
+
+
+def layer_time(case: Case, tuning: Tuning, given: Inputs) -> float:
+    """Seconds a layer, the scheduling kernels shared out among the layers."""
+    backend = TritonAttention(tuning)
+
+    def step() -> None:
+        plan = backend.plan(given.batch, 0, given.table, BLOCK_TOKENS)
+        for kv in given.kvs:
+            backend.run(plan, given.q, kv, case.shape)
+
+    return graph_time(step) / len(given.kvs)
+
+
+def alternatives(case: Case, given: Inputs) -> dict[str, Callable[[], Any]]:
+    """Unpaged attention of torch, for contexts that are wholly in this step."""
+    shape, (count, _) = case.shape, case.slices[0]
+    num = len(case.slices)
+    k, v = (torch.randn(given.q.shape[0], shape.kv_heads, shape.head_dim, device=given.q.device, dtype=given.q.dtype) for _ in range(2))
+    q4, k4, v4 = (x.view(num, count, -1, shape.head_dim).transpose(1, 2) for x in (given.q, k, v))
+
+    def fused(backend: str) -> Callable[[], Any]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        def call() -> Any:
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, is_causal=True, scale=shape.scale, enable_gqa=True)
+
+        return call
+
+    def varlen() -> Any:
+        from torch.nn.attention.varlen import varlen_attn
+
+        starts = given.batch.starts
+        wide = [x.repeat_interleave(shape.heads // shape.kv_heads, 1) for x in (k, v)]
+        try:
+            return varlen_attn(given.q, k, v, starts, starts, count, count, scale=shape.scale, window_size=(-1, 0), enable_gqa=True)
+        except TypeError:
+            return varlen_attn(given.q, *wide, starts, starts, count, count, True)
+
+    return {"cudnn": fused("CUDNN_ATTENTION"), "flash": fused("FLASH_ATTENTION"), "varlen": varlen}
+
+
+class Report:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.began = time.perf_counter()
+
+    def attempt(self, kind: str, name: str, variant: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """One row, whatever happens."""
+        row: dict[str, Any] = {"kind": kind, "case": name, "variant": variant}
+        try:
+            row |= measure()
+        except Exception as problem:
+            row["problem"] = f"{type(problem).__name__}: {str(problem)[:300]}"
+            print(f"{kind} {name} {variant}: {row['problem']}", flush=True)
+            if os.environ.get("TRACE"):
+                traceback.print_exc()
+        self.rows.append(row)
+        return row
+
+    def save(self) -> None:
+        folder = Path(os.environ.get("OUT", "."))
+        (folder / "attention.json").write_text(json.dumps(self.rows, indent=1))
+
+    def since_s(self) -> float:
+        return time.perf_counter() - self.began
+
+
+def label(tuning: PieceTuning | TileTuning) -> str:
+    if isinstance(tuning, PieceTuning):
+        return f"n{tuning.block_n} w{tuning.num_warps} s{tuning.num_stages} p{tuning.programs} min{tuning.shortest}"
+    return f"m{tuning.block_m} n{tuning.block_n} w{tuning.num_warps} s{tuning.num_stages}"
+
+
+def rate(case: Case, seconds: float) -> dict[str, Any]:
+    return {
+        "us": round(seconds * 1e6, 2), "gb_per_s": round(case.kv_bytes / seconds / 1e9),
+        "tflop_per_s": round(case.flop / seconds / 1e12, 1), "of_floor": round(case.floor_s / seconds, 3),
+    }  # fmt: skip
+
+
+CHECKED_DECODES = tuple((1, length) for length in (1, 17, 128, 700, 1300, 64, 3000))
+CHECKED_MIXED = ((1, 700), (150, 150), (200, 900), (1, 1), (3, 500), (1, 90))
+TINY_DECODES = tuple((1, length) for length in (1, 17, 40))
+TINY_MIXED = ((1, 30), (18, 33))
+
+
+def check(
+    report: Report, arena: torch.Tensor, pieces: Sequence[PieceTuning], tiles: Sequence[TileTuning], tiny: bool = False
+) -> tuple[set[str], set[str]]:
+    """The labels of variants that are right."""
+    good: tuple[set[str], set[str]] = set(), set()
+    for kind, slices, variants in (
+        (0, TINY_DECODES if tiny else CHECKED_DECODES, [replace(Tuning(), pieces=tuning) for tuning in pieces]),
+        (1, TINY_MIXED if tiny else CHECKED_MIXED, [replace(Tuning(), tiles=tuning) for tuning in tiles]),
+    ):
+        for tuning in variants:
+            name = label((tuning.pieces, tuning.tiles)[kind])
+            errors = []
+            for model in MODELS:
+                case = Case(f"{model} check", model, slices)
+                row = report.attempt("check", case.name, name, lambda case=case, tuning=tuning: {"error": error(case, tuning, arena)})
+                errors.append(row.get("error", float("nan")))
+            if all(value < (1e-3 if arena.dtype == torch.float16 else 8e-3) for value in errors):
+                good[kind].add(name)
+            else:
+                print(f"WRONG {name}: {errors}", flush=True)
+    return good
+
+
+def warm(share: int, shares: int) -> None:
+    """Compile every `shares`-th variant into the cache by running it once, so that the measuring process finds it there."""
+    arena = torch.randn(2**22, device="cuda").to(torch.bfloat16)
+    report = Report()
+    check(report, arena, PIECES[share::shares], TILES[share::shares], tiny=True)
+
+
+def measure(report: Report) -> None:
+    workers = 8
+    processes = [subprocess.Popen([sys.executable, "-m", "bench.gpu.attention", "--warm", f"{i}/{workers}"]) for i in range(workers)]
+    arena = torch.empty(3 * 2**30, device="cuda", dtype=torch.bfloat16)  # 6 GiB
+    for part in arena.split(2**28):
+        part.normal_()
+    for process in processes:
+        process.wait()
+    print(f"compiled after {report.since_s():.0f} s", flush=True)
+    good_pieces, good_tiles = check(report, torch.empty(2**26, device="cuda", dtype=torch.bfloat16), PIECES, TILES)
+    print(f"checked after {report.since_s():.0f} s: {len(good_pieces)} of {len(PIECES)}, {len(good_tiles)} of {len(TILES)}", flush=True)
+    pieces = [tuning for tuning in PIECES if label(tuning) in good_pieces]
+    tiles = [tuning for tuning in TILES if label(tuning) in good_tiles]
+
+    best: dict[str, PieceTuning] = {}
+    for case in DECODES:
+        given = inputs(case, arena, layers_for(case), captured=True)
+
+        def timed(tuning: PieceTuning, case: Case = case, given: Inputs = given) -> float:
+            row = report.attempt("decode", case.name, label(tuning), lambda: rate(case, layer_time(case, Tuning(tuning), given)))
+            return row.get("us", float("inf"))
+
+        times = {tuning: timed(tuning) for tuning in pieces}
+        if not times:
+            break
+        winner = min(times, key=times.__getitem__)
+        shared = {replace(winner, programs=programs, shortest=shortest): 0.0 for programs, shortest in SHARES}
+        times |= {tuning: timed(tuning) for tuning in shared}
+        best[case.name] = min(times, key=times.__getitem__)
+    print(f"decodes after {report.since_s():.0f} s", flush=True)
+
+    for case in FRESH + MIXED:
+        given = inputs(case, arena, 4)
+        for tuning in tiles:
+            report.attempt("prefill", case.name, label(tuning), lambda: rate(case, layer_time(case, Tuning(tiles=tuning), given)))  # noqa: B023
+        if case in FRESH:
+            for name, call in alternatives(case, given).items():
+                report.attempt("prefill", case.name, name, lambda: rate(case, graph_time(call)))  # noqa: B023
+    case = DECODES[0]
+    given = inputs(case, arena, 1, captured=True)
+    for num_layers in (1, 3):  # the difference of two layers tells a layer's time, the rest is scheduling
+        given.kvs = given.kvs[:1] * num_layers
+        report.attempt("schedule", case.name, f"{num_layers} layers", lambda: {"us": layer_time(case, Tuning(), given) * num_layers * 1e6})  # noqa: B023
+
+
+def table(report: Report, most: int = 3) -> None:
+    """The best variants of each case."""
+    cases = dict.fromkeys((row["kind"], row["case"]) for row in report.rows if "us" in row)
+    for kind, case in cases:
+        rows = [row for row in report.rows if (row["kind"], row["case"]) == (kind, case) and "us" in row]
+        named = [row for row in rows if row["variant"] in ("cudnn", "flash", "varlen")]
+        ranked = sorted(rows, key=lambda row: row["us"])
+        shown = ranked[:most] + [row for row in named if row not in ranked[:most]] + ranked[-1:]
+        print(f"{kind:8} {case}")
+        for row in shown:
+            rates = f"{row.get('gb_per_s', 0):5} GB/s  {row.get('tflop_per_s', 0):6} TFLOP/s  {row.get('of_floor', 0):6.1%}"
+            print(f"    {row['us']:9.2f} us  {rates}  {row['variant']}")
+
+
+def compile_all() -> None:
+    from bench.gpu.compiled import compile_for
+    from octavo.attention.triton_decode import attend_pieces
+    from octavo.attention.triton_prefill import attend_tiles
+
+    numbers = dict(
+        q_stride="i32:16", table_stride="i32:16", block_stride="i32:16", v_offset="i32:16", token_stride="i32:16", head_stride="i32:16",
+        scale="fp32", softcap="fp32", window="i32:16",
+    )  # fmt: skip
+    pointers = dict(q="*bf16", kv="*bf16", out="*bf16", table="*i32")
+    for shape in MODELS.values():
+        sharing = shape.heads // shape.kv_heads
+        common = dict(
+            D=shape.head_dim, D_PAD=shape.head_dim, BLOCK_TOKENS=BLOCK_TOKENS, SHARING=sharing, WINDOWED=False, SOFTCAPPED=False,
+            PRECISION="tf32",
+        )  # fmt: skip
+        for tuning in PIECES:
+            cost = compile_for(
+                attend_pieces, pointers | dict(pieces="*i32", partial="*fp32", stats="*fp32", arrivals="*i32") | numbers,
+                common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=tuning.block_n),
+                num_warps=tuning.num_warps, num_stages=tuning.num_stages,
+            )  # fmt: skip
+            print(f"pieces, {sharing} heads, {label(tuning)}: {cost}", flush=True)
+        for tuning in TILES:
+            cost = compile_for(
+                attend_tiles, pointers | dict(tiles="*i32") | numbers,
+                common | dict(BLOCK_Q=tuning.block_m // sharing, M=tuning.block_m, BLOCK_N=tuning.block_n),
+                num_warps=tuning.num_warps, num_stages=tuning.num_stages,
+            )  # fmt: skip
+            print(f"tiles, {sharing} heads, {label(tuning)}: {cost}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--interpret", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--warm", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.compile:
+        return compile_all()
+    if args.warm:
+        return warm(*map(int, args.warm.split("/")))
+    report = Report()
+    if args.interpret:
+        from tests.interpreter import interpret
+
+        interpret()
+        MODELS.update(llama=AttentionShape(4, 1, 16, 0.25), qwen=AttentionShape(2, 1, 16, 0.25))
+        print(check(report, torch.zeros(2**14, dtype=torch.float16), PIECES[:1], TILES[-3:-2], tiny=True))
+        return None
+    try:
+        measure(report)
+    finally:
+        report.save()
+        table(report)
+        print(f"{report.since_s():.0f} s in all")
+    return None
+
+
+if __name__ == "__main__":
+    main()
