@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,6 +16,7 @@ from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 log = logging.getLogger(__name__)
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Outbox(Protocol):
@@ -22,6 +25,19 @@ class Outbox(Protocol):
     def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
 
     def answer(self, ask: Ask, value: object) -> None: ...
+
+
+class Sizes:
+    """How often a step was of a size up to each of `STEP_SIZES`, or larger."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(STEP_SIZES) + 1)
+
+    def add(self, size: int) -> None:
+        self._counts[bisect_left(STEP_SIZES, size)] += 1
+
+    def by_bound(self) -> list[tuple[float, int]]:
+        return list(zip((*map(float, STEP_SIZES), math.inf), self._counts))
 
 
 class EngineLoop:
@@ -37,6 +53,7 @@ class EngineLoop:
         self.depth = depth
         self.flight: deque[tuple[Plan, StepFuture]] = deque()
         self.step_ended_at_s = clock()
+        self.step_tokens, self.step_sequences = Sizes(), Sizes()
         self.stopping = False
 
     @property
@@ -98,6 +115,8 @@ class EngineLoop:
             return
         now_s = self.clock()
         self.step_ended_at_s = now_s
+        self.step_tokens.add(plan.num_tokens)
+        self.step_sequences.add(len(plan.slices))
         self.outbox.send(self.scheduler.commit(plan, output, now_s))
 
     def _failed(self, plan: Plan, error: Exception) -> None:
@@ -119,4 +138,5 @@ class EngineLoop:
             **self.scheduler.stats(),
             "steps_ended_at_s": self.step_ended_at_s,
             "now_s": self.clock(),
+            "histograms": {"iteration_tokens_total": self.step_tokens.by_bound(), "batch_size": self.step_sequences.by_bound()},
         }

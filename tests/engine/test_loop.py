@@ -110,3 +110,15 @@ def test_stop(drain, finished):
     run(loop)
     assert loop.stopping
     assert set(outbox.finished) == finished
+
+
+def test_sizes_of_steps_are_counted():
+    loop, _ = make_loop(1)
+    loop.handle([Add(request("a", 20, max_tokens=4)), Add(request("b", 3, max_tokens=4))])
+    run(loop)
+    stats = loop.stats()
+    found = {name: dict(counts) for name, counts in stats["histograms"].items()}
+    for counts in found.values():
+        assert sum(counts.values()) == stats["num_steps"]
+    assert found["iteration_tokens_total"][16.0] >= 1, "a step full of prompt tokens"
+    assert found["batch_size"][8.0] >= 1, "a step of both"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -72,6 +73,9 @@ def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
         assert all(value is not None and value <= 0 for value in echo.token_logprobs[1:])
         with pytest.raises(openai.BadRequestError, match="maximum context length is 512"):
             api.completions.create(model="small", prompt=[5] * 512)
+        metrics = httpx.get(f"{url}/metrics").text
+        for name in ("iteration_tokens_total_bucket", "batch_size_bucket", "prefix_cache_queries_total", "prefix_cache_misses_total"):
+            assert f"octavo:{name}" in metrics, "the engine's own readings come through"
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 
