@@ -48,8 +48,10 @@ def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int) -> Tuning:
     row_bytes = _power_of_2(head_dim) * element_bytes
     if row_bytes > 512:
         return Tuning(PieceTuning(block_n=16), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
-    if shared_bytes < 160 * 1024 or row_bytes > 256:
+    if element_bytes > 2 or shared_bytes < 160 * 1024:
         return Tuning(PieceTuning(block_n=32), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
+    if row_bytes > 256:
+        return Tuning(PieceTuning(block_n=32), TileTuning(block_m=128, block_n=64, num_warps=8, num_stages=2))
     return Tuning()
 
 
@@ -227,7 +229,7 @@ def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape) -> Mapp
         BLOCK_TOKENS=plan.block_tokens,
         WINDOWED=shape.window is not None,
         SOFTCAPPED=shape.softcap is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
     )
 
 
