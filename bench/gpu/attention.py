@@ -110,7 +110,7 @@ class Inputs:
     q: torch.Tensor
 
 
-def inputs(case: Case, arena: torch.Tensor, num_layers: int, captured: bool = False) -> Inputs:
+def inputs(case: Case, arena: torch.Tensor, num_layers: int, bounded: bool = False) -> Inputs:
     """`arena` [num_blocks * ...] flat random memory, which the layers share out."""
     shape, device = case.shape, arena.device
     counts = torch.tensor([count for count, _ in case.slices])
@@ -131,7 +131,7 @@ def inputs(case: Case, arena: torch.Tensor, num_layers: int, captured: bool = Fa
         tokens=none, positions=none, starts=starts.to(device), lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
         rows=torch.arange(len(blocks), dtype=torch.int32, device=device), slots=none[None], sample_at=none, sample_rows=none,
         num_tokens=num_tokens, num_slices=len(blocks), max_count=int(counts.max()),
-        max_length=CAPTURED_LENGTH if captured else max(lengths),
+        max_length=CAPTURED_LENGTH if bounded else max(lengths),
     )  # fmt: skip
     q = torch.randn(num_tokens, shape.heads, shape.head_dim, device=device).to(arena.dtype)
     return Inputs(batch, table.to(device), kvs, q)
@@ -152,8 +152,8 @@ def error(case: Case, tuning: Tuning, arena: torch.Tensor) -> float:
     return float((got - want).norm() / want.norm())
 
 
-def graph_time(step: Callable[[], Any], repeats: int = 7) -> float:
-    """Median seconds of one replay of `step` captured in a graph."""
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The graph of a step, and what the step gave."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -161,7 +161,34 @@ def graph_time(step: Callable[[], Any], repeats: int = 7) -> float:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
+        out = step()
+    return graph, out
+
+
+def replay_error(case: Case, tuning: Tuning, arena: torch.Tensor) -> float:
+    """Relative error of the last of three replays, each with other lengths than the graph was captured with."""
+    given = inputs(case, arena, 1, bounded=True)
+    kv, reference, backend = given.kvs[0].normal_(), ReferenceAttention(), TritonAttention(tuning)
+    longest = given.batch.lengths.clone()
+
+    def step() -> torch.Tensor:
+        plan = backend.plan(given.batch, 0, given.table, BLOCK_TOKENS)
+        backend.run(plan, given.q, kv, case.shape)
+        return backend.run(plan, given.q, kv, case.shape)
+
+    graph, out = captured(step)
+    for part in (3, 1, 2):  # padding slices, short ones and others, in changing places
+        given.batch.lengths.copy_((longest * part // 4) * (torch.arange(len(longest), device=arena.device) % 5 != part))
+        out.fill_(float("nan"))
+        graph.replay()
+    want = reference.run(reference.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q.float(), kv.float(), case.shape)
+    want = torch.where((given.batch.lengths > 0)[:, None, None], want, 0)
+    return float((out.float() - want).norm() / want.norm())
+
+
+def graph_time(step: Callable[[], Any], repeats: int = 7) -> float:
+    """Median seconds of one replay of `step` captured in a graph."""
+    graph, _ = captured(step)
     graph.replay()
     times: list[float] = []
     for _ in range(repeats):
@@ -304,9 +331,12 @@ def measure(report: Report) -> None:
     pieces = [tuning for tuning in PIECES if label(tuning) in good_pieces]
     tiles = [tuning for tuning in TILES if label(tuning) in good_tiles]
 
-    best: dict[str, PieceTuning] = {}
+    for case in (DECODES[0], decode("llama", 1, 8192)):
+        row = report.attempt("check", case.name, "replays", lambda: {"error": replay_error(case, Tuning(), arena)})  # noqa: B023
+        print(f"replays of {case.name}: error {row.get('error')}", flush=True)
+
     for case in DECODES:
-        given = inputs(case, arena, layers_for(case), captured=True)
+        given = inputs(case, arena, layers_for(case), bounded=True)
 
         def timed(tuning: PieceTuning, case: Case = case, given: Inputs = given) -> float:
             row = report.attempt("decode", case.name, label(tuning), lambda: rate(case, layer_time(case, Tuning(tuning), given)))
@@ -316,9 +346,9 @@ def measure(report: Report) -> None:
         if not times:
             break
         winner = min(times, key=times.__getitem__)
-        shared = {replace(winner, programs=programs, shortest=shortest): 0.0 for programs, shortest in SHARES}
-        times |= {tuning: timed(tuning) for tuning in shared}
-        best[case.name] = min(times, key=times.__getitem__)
+        shared = [replace(winner, programs=programs, shortest=shortest) for programs, shortest in SHARES]
+        for tuning in shared:
+            timed(tuning)
     print(f"decodes after {report.since_s():.0f} s", flush=True)
 
     for case in FRESH + MIXED:
@@ -329,7 +359,7 @@ def measure(report: Report) -> None:
             for name, call in alternatives(case, given).items():
                 report.attempt("prefill", case.name, name, lambda: rate(case, graph_time(call)))  # noqa: B023
     case = DECODES[0]
-    given = inputs(case, arena, 1, captured=True)
+    given = inputs(case, arena, 1, bounded=True)
     for num_layers in (1, 3):  # the difference of two layers tells a layer's time, the rest is scheduling
         given.kvs = given.kvs[:1] * num_layers
         report.attempt("schedule", case.name, f"{num_layers} layers", lambda: {"us": layer_time(case, Tuning(), given) * num_layers * 1e6})  # noqa: B023

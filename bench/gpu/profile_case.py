@@ -56,8 +56,13 @@ def main() -> None:
     print(f"device: {wall_us / 1e3:.1f} ms from first to last kernel, idle {100 * idle_us / wall_us:.1f} %")
     for total, count, name in rows[:24]:
         print(f"{total / 1e3:9.2f} ms {count:7d} x {total / count:8.1f} us  {name[:110]}")
-    found = {"model": asked.model, "case": asked.case, "wall_us": wall_us, "idle_us": idle_us,
-             "kernels": [{"name": name, "us": total, "count": count} for total, count, name in rows]}
+    found = {
+        "model": asked.model,
+        "case": asked.case,
+        "wall_us": wall_us,
+        "idle_us": idle_us,
+        "kernels": [{"name": name, "us": total, "count": count} for total, count, name in rows],
+    }
     Path(os.environ.get("OUT", "."), f"profile-{asked.case}.json").write_text(json.dumps(found))
 
 
