@@ -22,6 +22,7 @@ lint: $(VENV)/.test
 
 docs: $(VENV)/.test
 	$(BIN)/python -m octavo.cli.reference > docs/flags.md
+	$(BIN)/python -m octavo.bench.table README.md docs/benchmarks.md
 
 setup: $(VENV)/.test
 
