@@ -1,5 +1,8 @@
 """Attention over paged memory by Triton kernels, for CUDA devices from sm_80 up. Nothing is read on the host: any step can be captured."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false
+# (how Triton types its own language does not fit its use)
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -5,6 +5,9 @@ Floor: K and V once through memory, 2 * kv_heads * head_dim * element bytes a co
 product, padded to 16. Flash-decoding: Dao et al., https://pytorch.org/blog/flash-decoding/.
 """
 
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# (how Triton types its own language does not fit its use)
+
 from __future__ import annotations
 
 import triton

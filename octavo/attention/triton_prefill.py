@@ -5,6 +5,9 @@ and sequence, or 0.18 ms at 764 TFLOP/s. The rows of a tile are (token, head) pa
 once for all of them. Running softmax: FlashAttention-2, arXiv 2307.08691.
 """
 
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# (how Triton types its own language does not fit its use)
+
 from __future__ import annotations
 
 import triton

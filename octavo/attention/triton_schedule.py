@@ -5,6 +5,9 @@ records there can be follows from bounds alone; those that are not needed are em
 captured graph adapts to the lengths of each replay, and the grid does not grow with the longest context that it was captured for.
 """
 
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# (how Triton types its own language does not fit its use)
+
 from __future__ import annotations
 
 import triton
