@@ -1,0 +1,474 @@
+"""Products of few rows: every cut of `octavo/ops/triton/skinny.py` against float32, then timed beside cuBLAS and separate kernels.
+
+    python bench/gpu/skinny.py              on the card: checks, times, prints tables, writes $OUT/skinny.json
+    python bench/gpu/skinny.py --compile    compiles every cut for sm_90 without a card
+    TRITON_INTERPRET=1 python bench/gpu/skinny.py --dry     the checks on small shapes, without a card
+
+Times are of CUDA graphs with rotating weights, so that L2 does not serve them, and with the launch gap in them. Cuts are compared as
+they would run: launched programmatically, each next to the same product with other weights. The best of each shape is then timed
+without that, and whole layers (norm to down projection, attention left out) in every form. `best` in the JSON is what
+`octavo/ops/table.py` holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+import torch.nn.functional as F
+
+from octavo.ops.triton.gated import silu_mul
+from octavo.ops.triton.norm import add_rms_norm, rms_norm
+from octavo.ops.triton.skinny import MAX_BLOCKS, Skinny, skinny
+
+EPS = 1e-5
+ROWS = (1, 8, 16, 64)
+BUDGET_S = 100.0  # after this nothing new is begun
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product of a model: n weight rows of k, and what is fused around it."""
+
+    model: str
+    name: str
+    n: int
+    k: int
+    norm: bool = False
+    gate: bool = False
+    add: bool = False
+
+    @property
+    def form(self) -> str:
+        """What is around the product, as the table names it."""
+        return "+".join(part for part, on in (("norm", self.norm), ("linear", True), ("gate", self.gate), ("add", self.add)) if on)
+
+
+CASES = (
+    Case("llama3-8b", "qkv", 6144, 4096, norm=True),
+    Case("llama3-8b", "o", 4096, 4096, add=True),
+    Case("llama3-8b", "gate_up", 28672, 4096, norm=True, gate=True),
+    Case("llama3-8b", "down", 4096, 14336, add=True),
+    Case("llama3-8b", "head", 128256, 4096),
+    Case("qwen3-0.6b", "qkv", 4096, 1024, norm=True),
+    Case("qwen3-0.6b", "o", 1024, 2048, add=True),
+    Case("qwen3-0.6b", "gate_up", 6144, 1024, norm=True, gate=True),
+    Case("qwen3-0.6b", "down", 1024, 3072, add=True),
+    Case("qwen3-0.6b", "head", 151936, 1024),
+)
+
+ONE_ROW = (
+    Skinny(1, 1, 2048, warps=4, stages=1, unroll=2, prefetch=4096),
+    Skinny(1, 2, 1024, warps=4, stages=1, unroll=4, prefetch=4096),
+    Skinny(1, 4, 1024, warps=4, stages=1, unroll=1, prefetch=4096),
+    Skinny(1, 4, 1024, warps=4, stages=1, unroll=4, prefetch=4096),
+    Skinny(1, 4, 512, warps=2, stages=1, unroll=4, prefetch=4096),
+    Skinny(1, 4, 256, warps=1, stages=1, unroll=4, prefetch=4096),
+    Skinny(1, 8, 512, warps=4, stages=1, unroll=2, prefetch=4096),
+    Skinny(1, 8, 1024, warps=8, stages=1, unroll=2, prefetch=4096),
+    Skinny(1, 4, 1024, warps=4, stages=4, prefetch=4096),
+)
+FEW_ROWS = (
+    Skinny(16, 16, 256, warps=1, stages=4),
+    Skinny(16, 16, 512, warps=2, stages=3),
+    Skinny(16, 32, 128, warps=2, stages=5),
+    Skinny(16, 32, 256, warps=4, stages=3),
+    Skinny(16, 32, 512, warps=4, stages=3),
+    Skinny(16, 64, 128, warps=4, stages=4),
+    Skinny(16, 64, 64, warps=4, stages=6, swap=True),
+    Skinny(16, 64, 128, warps=4, stages=4, swap=True),
+    Skinny(16, 64, 256, warps=4, stages=3, swap=True),
+    Skinny(16, 128, 128, warps=4, stages=3, swap=True),
+)
+FEW_ROWS_SPLIT = (
+    Skinny(16, 32, 256, split=2, warps=4, stages=3),
+    Skinny(16, 64, 128, split=2, warps=4, stages=4, swap=True),
+    Skinny(16, 64, 128, split=4, warps=4, stages=4, swap=True),
+    Skinny(16, 64, 128, split=8, warps=4, stages=4, swap=True),
+)
+MORE_ROWS = (
+    Skinny(64, 32, 128, warps=4, stages=4),
+    Skinny(64, 64, 64, warps=4, stages=6),
+    Skinny(64, 64, 128, warps=4, stages=4),
+    Skinny(64, 64, 128, warps=4, stages=4, swap=True),
+    Skinny(64, 128, 64, warps=4, stages=4),
+    Skinny(64, 128, 64, warps=8, stages=4, swap=True),
+    Skinny(64, 128, 128, warps=8, stages=3),
+)
+MORE_ROWS_SPLIT = (
+    Skinny(64, 64, 64, split=2, warps=4, stages=5),
+    Skinny(64, 64, 128, split=4, warps=4, stages=3),
+    Skinny(64, 128, 64, split=4, warps=4, stages=4),
+    Skinny(64, 128, 64, split=8, warps=4, stages=4),
+)
+
+
+def cuts(case: Case, num_rows: int) -> list[Skinny]:
+    """What may be tried for a case: whole sums where it has a norm or a gate, two halves within shared memory where it has a gate."""
+    whole = ONE_ROW if num_rows == 1 else FEW_ROWS if num_rows <= 16 else MORE_ROWS
+    split = () if num_rows == 1 else FEW_ROWS_SPLIT if num_rows <= 16 else MORE_ROWS_SPLIT
+    some = whole if case.norm or case.gate or case.n > 8192 else whole + split
+    if case.gate:
+        some = tuple(replace(c, block_n=c.block_n // 2) if c.block_n >= 128 else c for c in some if not c.swap or c.block_n < 128)
+    fitting = [replace(c, unroll=max(1, min(c.unroll, case.k // c.block_k))) for c in some if c.block_k <= case.k]
+    return list(dict.fromkeys(c for c in fitting if _shared_bytes(case, c) < 220_000))
+
+
+def _shared_bytes(case: Case, c: Skinny) -> int:
+    return 2 * c.stages * c.block_k * (c.block_m + c.block_n * (2 if case.gate else 1)) if c.stages > 1 else 0
+
+
+@dataclass
+class Inputs:
+    x: torch.Tensor  # [rows, k]
+    norm: torch.Tensor | None
+    weights: list[torch.Tensor]  # [n, k] each
+    residual: torch.Tensor | None  # [rows, n]
+
+
+def draw(case: Case, num_rows: int, copies: int, device: str, dtype: torch.dtype) -> Inputs:
+    x = (torch.randn(num_rows, case.k, device=device) * 3).to(dtype)
+    norm = torch.rand(case.k, device=device) + 0.5 if case.norm else None
+    weights = [(torch.randn(case.n, case.k, device=device, dtype=dtype) * case.k**-0.5) for _ in range(copies)]
+    residual = torch.randn(num_rows, case.n, device=device).to(dtype) if case.add else None
+    return Inputs(x, norm, weights, residual)
+
+
+def run(
+    case: Case, cut: Skinny, i: Inputs, copy: int, counters: torch.Tensor, residual: torch.Tensor | None, dependent: bool
+) -> torch.Tensor:
+    gate = "silu" if case.gate else None
+    return skinny(i.x, i.weights[copy], cut, counters, norm=i.norm, eps=EPS, gate=gate, residual=residual, dependent=dependent)
+
+
+def separate(case: Case, i: Inputs, copy: int, residual: torch.Tensor | None) -> torch.Tensor:
+    """The same by kernels of their own around cuBLAS."""
+    x = i.x if i.norm is None else rms_norm(i.x, i.norm, EPS)
+    if residual is not None:
+        return residual.addmm_(x, i.weights[copy].t())
+    y = F.linear(x, i.weights[copy])
+    return silu_mul(y) if case.gate else y
+
+
+def reference(case: Case, i: Inputs) -> torch.Tensor:
+    """Float32 throughout, with the first weights."""
+    x = i.x.float()
+    if i.norm is not None:
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * i.norm
+    y = torch.cat([x @ part.float().t() for part in i.weights[0].split(1 << 15)], dim=1)
+    if case.gate:
+        gate, up = y.chunk(2, dim=-1)
+        y = F.silu(gate) * up
+    return y if i.residual is None else i.residual.float() + y
+
+
+def error(y: torch.Tensor, wanted: torch.Tensor) -> float:
+    return ((y.float() - wanted).norm() / wanted.norm()).item()
+
+
+def checked(case: Case, cut: Skinny, i: Inputs, wanted: torch.Tensor, counters: torch.Tensor, dependent: bool) -> float:
+    """The relative error of a cut; memory that it takes for its result held NaN before."""
+    del_me = torch.full(tuple(wanted.shape), float("nan"), dtype=i.x.dtype, device=i.x.device)
+    del del_me
+    residual = None if i.residual is None else i.residual.clone()
+    found = error(run(case, cut, i, 0, counters, residual, dependent), wanted)
+    assert not counters.any().item(), "counters were not put back"
+    return found
+
+
+def graph_time(body: Callable[[], None], side: torch.cuda.Stream, replays: int = 7) -> float:
+    """Seconds of one replay of what `body` launches, the median."""
+    with torch.cuda.stream(side):
+        body()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        try:
+            body()
+        finally:
+            graph.capture_end()
+        times = []
+        graph.replay()
+        for _ in range(replays):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record(side)
+            graph.replay()
+            end.record(side)
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e-3)
+    return statistics.median(times)
+
+
+def product_time(launch: Callable[[int], object], copies: int, side: torch.cuda.Stream) -> float:
+    """Seconds a product, over a graph that goes round the weights."""
+    calls = max(copies, 12)
+
+    def body() -> None:
+        for call in range(calls):
+            launch(call % copies)
+
+    return graph_time(body, side) / calls
+
+
+def compile_small(job: tuple[Case, int, Skinny, bool]) -> str:
+    """In a process of its own: fill Triton's cache by running a cut on few weight rows. Gives the error's text, or nothing."""
+    case, num_rows, cut, dependent = job
+    try:
+        small = replace(case, n=256)
+        counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device="cuda")
+        inputs = draw(small, num_rows, 1, "cuda", torch.bfloat16)
+        run(small, cut, inputs, 0, counters, inputs.residual, dependent)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def compiled(pool: ProcessPoolExecutor, jobs: dict[tuple, tuple[Case, int, Skinny, bool]]) -> dict[tuple, str]:
+    """Run the jobs; gives what failed. Should a process die, the rest is compiled where it is used."""
+    try:
+        return {key: text for key, text in zip(jobs, pool.map(compile_small, jobs.values(), chunksize=2)) if text}
+    except BrokenExecutor as error:
+        print("compiling processes:", error)
+        return {}
+
+
+def kernel_key(case: Case, cut: Skinny, dependent: bool) -> tuple:
+    return case.k, case.norm, case.gate, case.add, cut, dependent
+
+
+def on_card(out: Path) -> None:
+    begun = time.perf_counter()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    result: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "products": [], "layers": [], "best": {}}
+    dependent = torch.cuda.get_device_capability() >= (9, 0)
+    jobs = {}
+    for case in CASES:
+        for num_rows in ROWS:
+            for cut in cuts(case, num_rows):
+                jobs.setdefault(kernel_key(case, cut, dependent), (case, num_rows, cut, dependent))
+    workers = max(1, min(14, (os.cpu_count() or 2) - 1))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        failed = compiled(pool, jobs)
+        for (*_, cut, _), text in failed.items():
+            print("does not compile or run:", cut, text)
+        print(f"{len(jobs)} kernels compiled, {len(failed)} failed, {time.perf_counter() - begun:.1f} s", flush=True)
+        counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device="cuda")
+        side = torch.cuda.Stream()
+        chosen: dict[tuple[Case, int], Skinny] = {}
+        for case in CASES:
+            copies = max(3, -(-(400 << 20) // (2 * case.n * case.k)))
+            for num_rows in ROWS:
+                if time.perf_counter() - begun > BUDGET_S:
+                    print("no time left for", case, num_rows)
+                    continue
+                try:
+                    entry, best = time_case(case, num_rows, copies, counters, side, dependent, failed)
+                except Exception as error:
+                    print("FAILED", case, num_rows, type(error).__name__, str(error)[:300], flush=True)
+                    continue
+                result["products"].append(entry)
+                if best is not None:
+                    chosen[case, num_rows] = best
+                    tuned = best if entry["best_us"] < entry["separate_us"] else None
+                    result["best"][f"{case.form} {num_rows} {case.n} {case.k}"] = asdict(tuned) if tuned else None
+                out.write_text(json.dumps(result, indent=1))
+            torch.cuda.empty_cache()
+        print(f"products timed, {time.perf_counter() - begun:.1f} s", flush=True)
+        more = {kernel_key(case, cut, False): (case, rows, cut, False) for (case, rows), cut in chosen.items()}
+        for prefetch in (0, 512, 4096):
+            for (case, rows), cut in chosen.items():
+                other = replace(cut, prefetch=prefetch)
+                more.setdefault(kernel_key(case, other, True), (case, rows, other, True))
+        compiled(pool, more)
+        print(f"{len(more)} more kernels compiled, {time.perf_counter() - begun:.1f} s", flush=True)
+    for model, num_layers in (("llama3-8b", 8), ("qwen3-0.6b", 28)):
+        for num_rows in ROWS:
+            try:
+                result["layers"].append(time_layers(model, num_layers, num_rows, chosen, counters, side))
+            except Exception as error:
+                print("FAILED layers", model, num_rows, type(error).__name__, str(error)[:300], flush=True)
+            out.write_text(json.dumps(result, indent=1))
+        torch.cuda.empty_cache()
+    show(result)
+    print(f"{time.perf_counter() - begun:.1f} s")
+
+
+def time_case(
+    case: Case, num_rows: int, copies: int, counters: torch.Tensor, side: torch.cuda.Stream, dependent: bool, failed: dict
+) -> tuple[dict, Skinny | None]:
+    inputs = draw(case, num_rows, copies, "cuda", torch.bfloat16)
+    wanted = reference(case, inputs)
+    residual = None if inputs.residual is None else inputs.residual.clone()
+    plain_error = error(separate(case, inputs, 0, residual), wanted)
+    floor_us = case.n * case.k * 2 / 4.3e12 * 1e6
+    entry: dict = asdict(case) | {"form": case.form, "rows": num_rows, "floor_us": floor_us}
+    scratch = None if inputs.residual is None else inputs.residual.clone()
+    entry["cublas_us"] = product_time(lambda copy: F.linear(inputs.x, inputs.weights[copy]), copies, side) * 1e6
+    entry["separate_us"] = product_time(lambda copy: separate(case, inputs, copy, scratch), copies, side) * 1e6
+    entry["separate_error"] = plain_error
+    entry["cuts"] = []
+    for cut in cuts(case, num_rows):
+        tried: dict = {"cut": asdict(cut)}
+        entry["cuts"].append(tried)
+        if text := failed.get(kernel_key(case, cut, dependent)):
+            tried["failed"] = text
+            continue
+        try:
+            tried["error"] = checked(case, cut, inputs, wanted, counters, dependent)
+            if not tried["error"] < 1e-2:
+                tried["failed"] = "wrong"
+                print("WRONG", case.name, num_rows, cut, tried["error"], flush=True)
+                continue
+            tried["us"] = product_time(lambda copy, cut=cut: run(case, cut, inputs, copy, counters, scratch, dependent), copies, side) * 1e6
+        except Exception as error_:
+            tried["failed"] = f"{type(error_).__name__}: {str(error_)[:200]}"
+            print("FAILED", case.name, num_rows, cut, tried["failed"], flush=True)
+    good = [tried for tried in entry["cuts"] if "us" in tried]
+    if not good:
+        return entry, None
+    least = min(good, key=lambda tried: tried["us"])
+    best = Skinny(**least["cut"])
+    entry |= {"best_us": least["us"], "best_error": least["error"], "best": least["cut"]}
+    entry["best_plain_launch_us"] = product_time(lambda copy: run(case, best, inputs, copy, counters, scratch, False), copies, side) * 1e6
+    return entry, best
+
+
+def time_layers(
+    model: str, num_layers: int, num_rows: int, chosen: dict[tuple[Case, int], Skinny], counters: torch.Tensor, side: torch.cuda.Stream
+) -> dict:
+    """Microseconds a layer without attention: o reads a stretch of what qkv wrote."""
+    qkv, o, gate_up, down, _ = (case for case in CASES if case.model == model)
+    hidden = qkv.k
+    weights = [draw(case, 1, num_layers, "cuda", torch.bfloat16).weights for case in (qkv, o, gate_up, down)]
+    norms = [torch.rand(hidden, device="cuda") + 0.5 for _ in range(2)]
+    start = torch.randn(num_rows, hidden, device="cuda").bfloat16()
+    stream = start.clone()
+
+    def separate_layers() -> torch.Tensor:
+        x, residual = rms_norm(stream, norms[0], EPS), stream
+        for layer in range(num_layers):
+            a = F.linear(x, weights[0][layer])
+            x, residual = add_rms_norm(F.linear(a[:, : o.k], weights[1][layer]), residual, norms[1], EPS, 1.0)
+            a = F.linear(silu_mul(F.linear(x, weights[2][layer])), weights[3][layer])
+            x, residual = add_rms_norm(a, residual, norms[0], EPS, 1.0)
+        return residual
+
+    def fused_layers(dependent: bool, prefetch: int | None) -> torch.Tensor:
+        cut = [chosen[case, num_rows] for case in (qkv, o, gate_up, down)]
+        cut = cut if prefetch is None else [replace(c, prefetch=prefetch) for c in cut]
+        for layer in range(num_layers):
+            a = skinny(stream, weights[0][layer], cut[0], counters, norm=norms[0], eps=EPS, dependent=dependent)
+            skinny(a[:, : o.k], weights[1][layer], cut[1], counters, residual=stream, dependent=dependent)
+            a = skinny(stream, weights[2][layer], cut[2], counters, norm=norms[1], eps=EPS, gate="silu", dependent=dependent)
+            skinny(a, weights[3][layer], cut[3], counters, residual=stream, dependent=dependent)
+        return stream
+
+    entry: dict = {"model": model, "rows": num_rows, "us": {}}
+    wanted = separate_layers().float()
+    forms: dict[str, Callable[[], object]] = {"separate": separate_layers, "fused": lambda: fused_layers(False, None)}
+    if torch.cuda.get_device_capability() >= (9, 0):
+        forms |= {f"dependent, prefetch {p}": lambda p=p: fused_layers(True, p) for p in (None, 0, 512, 4096)}
+    for name, form in forms.items():
+        try:
+            stream.copy_(start)
+            entry["us"][name] = graph_time(lambda form=form: (stream.copy_(start), form()), side, 15) * 1e6 / num_layers
+            torch.cuda.synchronize()
+            if name != "separate":
+                entry.setdefault("difference", {})[name] = error(stream, wanted)
+        except Exception as error_:
+            entry["us"][name] = None
+            print("FAILED", model, num_rows, name, str(error_)[:200], flush=True)
+    floor = sum(case.n * case.k * 2 for case in (qkv, o, gate_up, down)) / 4.3e12 * 1e6
+    return entry | {"floor_us": floor}
+
+
+def show(result: dict) -> None:
+    print(f"\n{'':22}{'rows':>5}{'floor':>8}{'cuBLAS':>8}{'separate':>9}{'best':>8}{'no PDL':>8}  error (separate)  cut")
+    for e in result["products"]:
+        best = e.get("best")
+        cut = "" if best is None else " ".join(f"{key[:7]}={value}" for key, value in best.items())
+        print(
+            f"{e['model'] + ' ' + e['name']:22}{e['rows']:>5}{e['floor_us']:>8.1f}{e['cublas_us']:>8.1f}{e['separate_us']:>9.1f}"
+            f"{e.get('best_us', 0):>8.1f}{e.get('best_plain_launch_us', 0):>8.1f}"
+            f"  {e.get('best_error', 0):.4f} ({e['separate_error']:.4f})  {cut}"
+        )
+    print("\nus a layer without attention")
+    for e in result["layers"]:
+        times = "  ".join(f"{name}: {'-' if us is None else format(us, '.1f')}" for name, us in e["us"].items())
+        worst = max(e.get("difference", {"": 0.0}).values())
+        print(f"{e['model']:12} {e['rows']:>3} rows, floor {e['floor_us']:.1f}: {times}  (differ {worst:.4f})")
+
+
+def dry() -> None:
+    counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32)
+    for case in (CASES[0], CASES[1], CASES[2]):
+        for num_rows in (1, 8, 64):
+            small = replace(case, n=64, k=128)
+            for cut in {replace(c, block_n=min(c.block_n, 16), block_k=32, split=min(c.split, 2)) for c in cuts(case, num_rows)[:2]}:
+                inputs = draw(small, num_rows, 1, "cpu", torch.float16)
+                found = checked(small, cut, inputs, reference(small, inputs), counters, False)
+                print(case.name, num_rows, cut, f"{found:.5f}")
+                assert found < 4e-3
+
+
+def compile_all() -> None:
+    """For sm_90, with the sizes that matter of what the compiler made."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from octavo.ops.triton import skinny as module
+
+    names = module._skinny.arg_names
+    seen = set()
+    for case in CASES:
+        for num_rows in ROWS:
+            for cut in cuts(case, num_rows):
+                if kernel_key(case, cut, True) in seen:
+                    continue
+                seen.add(kernel_key(case, cut, True))
+                pointers = {
+                    "x": "*bf16", "weight": "*bf16", "norm": "*fp32" if case.norm else None, "residual": "*bf16" if case.add else None,
+                    "bias": None, "y": "*bf16", "partial": "*fp32" if cut.split > 1 else "*bf16", "counters": "*i32",
+                }  # fmt: skip
+                types = pointers | {"M": "i32", "N": "i32", "x_stride": "i32", "eps": "fp32", "scale": "fp32"}
+                values = module.constants(cut, case.k, torch.bfloat16, case.norm, "silu" if case.gate else None, False, case.add, True)
+                values |= {name: None for name, type_ in types.items() if type_ is None}
+                signature = {name: "constexpr" if name in values else types[name] for name in names}
+                plain = {*values, "M", "eps", "scale"}
+                aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in plain}
+                source = ASTSource(module._skinny, signature, {(names.index(name),): value for name, value in values.items()}, aligned)
+                try:
+                    kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": cut.warps, "launch_pdl": True})
+                except Exception as error_:
+                    print("FAILED", case.form, case.k, cut, str(error_.__cause__ or error_)[-300:], flush=True)
+                    continue
+                ptx = kernel.asm["ptx"]
+                kinds = ("ld.global", "cp.async.cg", "wgmma.mma_async", "mma.sync", "prefetch.global", "st.local", "griddepcontrol")
+                print(case.form, case.k, cut, "shared", kernel.metadata.shared, {kind: ptx.count(kind) for kind in kinds}, flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--dry", action="store_true")
+    asked = parser.parse_args()
+    if asked.compile:
+        compile_all()
+    elif asked.dry:
+        dry()
+    else:
+        on_card(Path(os.environ.get("OUT", ".")) / "skinny.json")
