@@ -24,7 +24,6 @@ struct attention {
 /* One piece of work: rows [row, row + rows) of a slice and kv head against the keys [begin, end). */
 struct piece {
     int64_t slice, head, row, rows, begin, end;
-    int64_t partial; /* index of its first row among partial results; -1: the result is whole */
 };
 
 /* What a lane keeps while it works on a piece. */
@@ -211,16 +210,61 @@ static void put_row(const struct attention *a, int64_t s, int64_t head, int64_t 
         put(a->out, at * a->head_dim + i, (int)a->type, from[i] * factor);
 }
 
+/* Where contexts are cut: what prepare_attention leaves in the shared memory. */
+struct joints {
+    int64_t split; /* tokens of context a part; 0: contexts are whole, and there is nothing more */
+    int32_t *finished; /* [slices, kv heads, tiles]: parts that are done; the lane that does the last one joins them */
+    float *partials;   /* [slices, kv heads, tiles, parts, ROWS, dim + 2]: weighted sum, maximum and total of a row */
+};
+
+static void prepare_attention(struct lane *lane, const void *args) {
+    const struct attention *a = args;
+    int64_t split = choose_split(a, lane->count), tiles = 0, parts = 0;
+    for (int64_t s = 0; split && s < a->num_slices; s++) {
+        tiles += tiles_of(a, s) * a->kv_heads;
+        parts += tiles_of(a, s) * a->kv_heads * parts_of(a, s, split);
+    }
+    size_t counters = (size_t)ceil_div(tiles * 4, 64) * 64, entry = (size_t)(ROWS * (a->head_dim + 2)) * sizeof(float);
+    char *shared = lane_shared(lane, 64 + counters + (size_t)parts * entry);
+    *(struct joints *)shared = (struct joints){split, (int32_t *)(shared + 64), (float *)(shared + 64 + counters)};
+    memset(shared + 64, 0, counters);
+}
+
+/* Adds up the parts of a tile, each with its own maximum. */
+static void join(const struct attention *a, const struct piece *p, const float *partials, int64_t parts, float *to) {
+    int64_t dim = a->head_dim, entry = dim + 2;
+    for (int64_t r = 0; r < p->rows; r++) {
+        const float *from = partials + r * entry;
+        float most = -INFINITY, total = 0;
+        for (int64_t part = 0; part < parts; part++)
+            most = from[part * ROWS * entry + dim] > most ? from[part * ROWS * entry + dim] : most;
+        memset(to, 0, (size_t)dim * sizeof(float));
+        for (int64_t part = 0; part < parts; part++) {
+            const float *one = from + part * ROWS * entry;
+            float weight = expf(one[dim] - most);
+            total += weight * one[dim + 1];
+            for (int64_t i = 0; i < dim; i++)
+                to[i] += weight * one[i];
+        }
+        put_row(a, p->slice, p->head, p->row + r, to, 1 / total);
+    }
+}
+
+/* Zeros for tokens of no slice, or of a padding slice. */
+static void clear_padding(const struct attention *a) {
+    int64_t covered = 0, row_bytes = a->heads * a->head_dim * dtype_bytes((int)a->type);
+    for (int64_t s = 0; s <= a->num_slices; s++) {
+        int64_t begin = s == a->num_slices ? a->tokens : a->lengths[s] > 0 ? a->starts[s] : a->starts[s + 1];
+        if (begin > covered)
+            memset(a->out + covered * row_bytes, 0, (size_t)((begin - covered) * row_bytes));
+        covered = s < a->num_slices && a->starts[s + 1] > covered ? a->starts[s + 1] : covered;
+    }
+}
+
 static void attention(struct lane *lane, const void *args) {
     const struct attention *a = args;
-    int64_t dim = a->head_dim, split = choose_split(a, lane->count), entry = dim + 2;
-    float *partials = NULL;
-    if (split) { /* [rows of all slices and heads, parts, dim + 2]: sum, maximum, total */
-        int64_t rows = 0;
-        for (int64_t s = 0; s < a->num_slices; s++)
-            rows += slice_rows(a, s) * a->kv_heads * parts_of(a, s, split);
-        partials = lane_shared(lane, (size_t)(rows * entry) * sizeof(float));
-    }
+    const struct joints *joints = lane_shared(lane, 0);
+    int64_t dim = a->head_dim, entry = dim + 2, split = joints->split;
     struct tile_memory t;
     t.q = lane_scratch(lane, (size_t)((2 * ROWS + 2 * (KEYS + TILE_R)) * dim + ROWS * KEYS) * sizeof(float));
     t.out = t.q + ROWS * dim;
@@ -228,65 +272,37 @@ static void attention(struct lane *lane, const void *args) {
     t.values = t.keys + (KEYS + TILE_R) * dim;
     t.scores = t.values + (KEYS + TILE_R) * dim;
 
-    int64_t item = lane_claim(lane), seen = 0, stored = 0;
+    int64_t item = lane_claim(lane), first = 0, first_tile = 0; /* pieces and tiles of the slices before */
+    if (item == 0)
+        clear_padding(a);
     for (int64_t s = 0; s < a->num_slices; s++) {
-        int64_t rows = slice_rows(a, s), tiles = tiles_of(a, s), parts = parts_of(a, s, split), here = tiles * a->kv_heads * parts;
-        for (; item < seen + here; item = lane_claim(lane)) {
-            int64_t i = item - seen, part = i % parts, tile = tiles - 1 - i / parts % tiles, head = i / parts / tiles;
-            struct piece p = {.slice = s, .head = head, .row = tile * ROWS};
+        int64_t rows = slice_rows(a, s), tiles = tiles_of(a, s), parts = parts_of(a, s, split);
+        for (; item < first + tiles * a->kv_heads * parts; item = lane_claim(lane)) {
+            int64_t part = (item - first) % parts, tile_of_all = (item - first) / parts, tile = tiles - 1 - tile_of_all % tiles;
+            struct piece p = {.slice = s, .head = tile_of_all / tiles, .row = tile * ROWS};
             p.rows = rows - p.row < ROWS ? rows - p.row : ROWS;
             p.begin = oldest_seen(a, position(a, s, p.row));
             p.end = position(a, s, p.row + p.rows - 1) + 1;
-            if (split) {
-                p.begin = part * split > p.begin ? part * split : p.begin;
-                p.end = (part + 1) * split < p.end ? (part + 1) * split : p.end;
+            if (!split) {
+                attend(a, &p, &t);
+                for (int64_t r = 0; r < p.rows; r++)
+                    put_row(a, s, p.head, p.row + r, t.out + r * dim, t.total[r] == 0 ? 0 : 1 / t.total[r]);
+                continue;
             }
+            p.begin = part * split > p.begin ? part * split : p.begin;
+            p.end = (part + 1) * split < p.end ? (part + 1) * split : p.end;
             attend(a, &p, &t);
+            float *partials = joints->partials + (first + tile_of_all * parts) * ROWS * entry;
             for (int64_t r = 0; r < p.rows; r++) {
-                if (!split) {
-                    put_row(a, s, head, p.row + r, t.out + r * dim, t.total[r] == 0 ? 0 : 1 / t.total[r]);
-                    continue;
-                }
-                float *to = partials + (stored + (head * rows + p.row + r) * parts + part) * entry;
+                float *to = partials + (part * ROWS + r) * entry;
                 memcpy(to, t.out + r * dim, (size_t)dim * sizeof(float));
                 to[dim] = t.most[r];
                 to[dim + 1] = t.total[r];
             }
+            if (__atomic_add_fetch(&joints->finished[first_tile + tile_of_all], 1, __ATOMIC_ACQ_REL) == parts)
+                join(a, &p, partials, parts, t.out);
         }
-        seen += here;
-        stored += rows * a->kv_heads * parts;
-    }
-    if (lane->index == 0) { /* tokens of no slice, or of a padding slice */
-        int64_t covered = 0, row_bytes = a->heads * dim * dtype_bytes((int)a->type);
-        for (int64_t s = 0; s < a->num_slices; s++) {
-            int64_t begin = a->lengths[s] > 0 ? a->starts[s] : a->starts[s + 1];
-            if (begin > covered)
-                memset(a->out + covered * row_bytes, 0, (size_t)((begin - covered) * row_bytes));
-            covered = a->starts[s + 1] > covered ? a->starts[s + 1] : covered;
-        }
-        if (a->tokens > covered)
-            memset(a->out + covered * row_bytes, 0, (size_t)((a->tokens - covered) * row_bytes));
-    }
-    if (!split)
-        return;
-    lane_barrier(lane);
-    stored = 0;
-    for (int64_t s = 0; s < a->num_slices; s++) {
-        int64_t rows = slice_rows(a, s), parts = parts_of(a, s, split);
-        for (int64_t i = share_begin(lane, rows * a->kv_heads); i < share_end(lane, rows * a->kv_heads); i++) {
-            const float *from = partials + (stored + i * parts) * entry;
-            float most = -INFINITY, total = 0, *to = t.out;
-            for (int64_t part = 0; part < parts; part++)
-                most = from[part * entry + dim] > most ? from[part * entry + dim] : most;
-            memset(to, 0, (size_t)dim * sizeof(float));
-            for (int64_t part = 0; part < parts; part++) {
-                float weight = expf(from[part * entry + dim] - most);
-                total += weight * from[part * entry + dim + 1];
-                for (int64_t d = 0; d < dim; d++)
-                    to[d] += weight * from[part * entry + d];
-            }
-            put_row(a, s, i / rows, i % rows, to, 1 / total);
-        }
-        stored += rows * a->kv_heads * parts;
+        first += tiles * a->kv_heads * parts;
+        first_tile += tiles * a->kv_heads;
     }
 }

@@ -2,9 +2,17 @@
 #include "simd.h"
 #include "team.h"
 
-/* The rows of lane `lane`: an even share of n. */
-INLINE int64_t share_begin(const struct lane *lane, int64_t n) { return n * lane->index / lane->count; }
-INLINE int64_t share_end(const struct lane *lane, int64_t n) { return n * (lane->index + 1) / lane->count; }
+/* A stretch [begin, end) of n rows to work on: false when none is left. Long enough to be worth the asking. */
+struct stretch {
+    int64_t begin, end;
+};
+
+INLINE int claim_rows(struct lane *lane, int64_t n, struct stretch *rows) {
+    int64_t step = (n + 4 * lane->count - 1) / (4 * lane->count);
+    rows->begin = lane_claim(lane) * step;
+    rows->end = rows->begin + step < n ? rows->begin + step : n;
+    return rows->begin < n;
+}
 
 /* 1 / sqrt(mean of squares + eps) of n floats. */
 INLINE float inverse_rms(const float *x, int64_t n, float eps) {
@@ -36,23 +44,27 @@ struct rms_norm {
     double eps, scale;
 };
 
-static void rms_norm(struct lane *lane, const void *args) {
-    const struct rms_norm *a = args;
+static void norm_row(const struct rms_norm *a, int64_t r, float *row, float *old) {
     int type = (int)a->type;
     int64_t n = a->n, bytes = dtype_bytes(type);
-    float *row = lane_scratch(lane, (size_t)(2 * n * 4)), *old = row + n;
-    for (int64_t r = share_begin(lane, a->rows), end = share_end(lane, a->rows); r < end; r++) {
-        convert(row, a->x + r * a->ldx * bytes, type, n);
-        if (a->residual) {
-            convert(old, a->residual + r * a->ldr * bytes, type, n);
-            for (int64_t i = 0; i < n; i++)
-                row[i] = old[i] + (float)a->scale * row[i];
-            narrow(a->sum + r * n * bytes, type, row, n);
-            convert(row, a->sum + r * n * bytes, type, n);
-        }
-        scale_by(row, n, inverse_rms(row, n, (float)a->eps), a->weight);
-        narrow(a->out + r * n * bytes, type, row, n);
+    convert(row, a->x + r * a->ldx * bytes, type, n);
+    if (a->residual) {
+        convert(old, a->residual + r * a->ldr * bytes, type, n);
+        for (int64_t i = 0; i < n; i++)
+            row[i] = old[i] + (float)a->scale * row[i];
+        narrow(a->sum + r * n * bytes, type, row, n);
+        convert(row, a->sum + r * n * bytes, type, n);
     }
+    scale_by(row, n, inverse_rms(row, n, (float)a->eps), a->weight);
+    narrow(a->out + r * n * bytes, type, row, n);
+}
+
+static void rms_norm(struct lane *lane, const void *args) {
+    const struct rms_norm *a = args;
+    float *row = lane_scratch(lane, (size_t)(2 * a->n * 4));
+    for (struct stretch s; claim_rows(lane, a->rows, &s);)
+        for (int64_t r = s.begin; r < s.end; r++)
+            norm_row(a, r, row, row + a->n);
 }
 
 struct gate {
@@ -68,18 +80,19 @@ INLINE vf gelu_tanh(vf x) { return 0.5f * x * (1.0f + vtanh(0.7978845608028654f 
 static void gate(struct lane *lane, const void *args) {
     const struct gate *a = args;
     int type = (int)a->type;
-    int64_t n = a->n, bytes = dtype_bytes(type), columns = (n + LANES - 1) / LANES, end = share_end(lane, a->rows * columns);
-    for (int64_t item = share_begin(lane, a->rows * columns); item < end; item++) {
-        int64_t r = item / columns, i = item % columns * LANES, count = n - i;
-        const char *x = a->x + r * a->ldx * bytes;
-        vf g = count >= LANES ? load_any(x, i, type) : load_part(x, i, type, count);
-        vf up = count >= LANES ? load_any(x, n + i, type) : load_part(x, n + i, type, count);
-        vf y = (a->gelu ? gelu_tanh(g) : silu(g)) * up;
-        if (count >= LANES)
-            store_any(a->out + r * n * bytes, i, type, y);
-        else
-            store_part(a->out + r * n * bytes, i, type, y, count);
-    }
+    int64_t n = a->n, bytes = dtype_bytes(type), columns = (n + LANES - 1) / LANES; /* of LANES elements */
+    for (struct stretch s; claim_rows(lane, a->rows * columns, &s);)
+        for (int64_t item = s.begin; item < s.end; item++) {
+            int64_t r = item / columns, i = item % columns * LANES, count = n - i;
+            const char *x = a->x + r * a->ldx * bytes;
+            vf g = count >= LANES ? load_any(x, i, type) : load_part(x, i, type, count);
+            vf up = count >= LANES ? load_any(x, n + i, type) : load_part(x, n + i, type, count);
+            vf y = (a->gelu ? gelu_tanh(g) : silu(g)) * up;
+            if (count >= LANES)
+                store_any(a->out + r * n * bytes, i, type, y);
+            else
+                store_part(a->out + r * n * bytes, i, type, y, count);
+        }
 }
 
 struct rope_and_write {
@@ -114,25 +127,29 @@ static void turn(const struct rope_and_write *a, float *x, int64_t heads, const 
         rotate(x + h * a->head_dim, angles, a->rotated / 2);
 }
 
-static void rope_and_write(struct lane *lane, const void *args) {
-    const struct rope_and_write *a = args;
+static void place_token(const struct rope_and_write *a, int64_t t, float *row) {
     int type = (int)a->type, kv_type = (int)a->kv_type;
     int64_t bytes = dtype_bytes(type), kv_bytes = dtype_bytes(kv_type), q_n = a->heads * a->head_dim, kv_n = a->kv_heads * a->head_dim;
-    float *row = lane_scratch(lane, (size_t)((q_n + 2 * kv_n) * 4));
-    for (int64_t t = share_begin(lane, a->tokens), end = share_end(lane, a->tokens); t < end; t++) {
-        const float *angles = a->cos_sin ? a->cos_sin + a->positions[t] * a->rotated : NULL;
-        convert(row, a->qkv + t * a->ld_qkv * bytes, type, q_n + 2 * kv_n);
-        turn(a, row, a->heads, a->q_norm, a->q_norm_n, angles);
-        narrow(a->q + t * q_n * bytes, type, row, q_n);
-        if (a->slots[t] < 0)
-            continue;
-        turn(a, row + q_n, a->kv_heads, a->k_norm, a->k_norm_n, angles);
-        for (int which = 0; which < 2; which++) {
-            int64_t at = a->slots[t] / a->block_tokens * a->kv_block + which * a->kv_which + a->slots[t] % a->block_tokens * a->kv_token;
-            for (int64_t h = 0; h < a->kv_heads; h++)
-                narrow(a->kv + (at + h * a->kv_head) * kv_bytes, kv_type, row + q_n + which * kv_n + h * a->head_dim, a->head_dim);
-        }
+    const float *angles = a->cos_sin ? a->cos_sin + a->positions[t] * a->rotated : NULL;
+    convert(row, a->qkv + t * a->ld_qkv * bytes, type, q_n + 2 * kv_n);
+    turn(a, row, a->heads, a->q_norm, a->q_norm_n, angles);
+    narrow(a->q + t * q_n * bytes, type, row, q_n);
+    if (a->slots[t] < 0)
+        return;
+    turn(a, row + q_n, a->kv_heads, a->k_norm, a->k_norm_n, angles);
+    for (int which = 0; which < 2; which++) {
+        int64_t at = a->slots[t] / a->block_tokens * a->kv_block + which * a->kv_which + a->slots[t] % a->block_tokens * a->kv_token;
+        for (int64_t h = 0; h < a->kv_heads; h++)
+            narrow(a->kv + (at + h * a->kv_head) * kv_bytes, kv_type, row + q_n + which * kv_n + h * a->head_dim, a->head_dim);
     }
+}
+
+static void rope_and_write(struct lane *lane, const void *args) {
+    const struct rope_and_write *a = args;
+    float *row = lane_scratch(lane, (size_t)((a->heads + 2 * a->kv_heads) * a->head_dim * 4));
+    for (struct stretch s; claim_rows(lane, a->tokens, &s);)
+        for (int64_t t = s.begin; t < s.end; t++)
+            place_token(a, t, row);
 }
 
 struct argmax {

@@ -14,7 +14,9 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* In the order of `Op` in binding.py. */
-static const kernel kernels[] = {linear, panels, rms_norm, gate, rope_and_write, argmax, attention, draw};
+static const struct kernel kernels[] = {
+    {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw},
+};
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }
 

@@ -120,32 +120,20 @@ INLINE void panel_block(const struct linear *a, int wtype, int pairs, int64_t ro
         panel_rows(a, wtype, pairs, 1, x, ldx, m, panel, count);
 }
 
-/* x as float32 rows, one after the other: its own memory, a copy of this lane, or one of all lanes where it is long. */
-static const char *widen_rows(struct lane *lane, const struct linear *a, int64_t *ldx) {
-    int64_t bytes = dtype_bytes((int)a->xtype);
-    if (a->xtype == F32)
-        return a->x;
-    int shared = a->m > TILE_M && lane->count > 1;
-    size_t size = (size_t)(a->m * a->k) * sizeof(float);
-    float *wide = shared ? lane_shared(lane, size) : lane_scratch(lane, size);
-    int64_t begin = shared ? share_begin(lane, a->m) : 0, end = shared ? share_end(lane, a->m) : a->m;
-    for (int64_t m = begin; m < end; m++)
-        convert(wide + m * a->k, a->x + m * a->ldx * bytes, (int)a->xtype, a->k);
-    if (shared)
-        lane_barrier(lane);
-    *ldx = a->k;
-    return (const char *)wide;
-}
-
+/* Pieces of work: as many panels as keep every lane busy, by BLOCK_M rows of x, which the lane converts once for all of them. */
 INLINE void panels_of(struct lane *lane, const struct linear *a, int wtype, int pairs) {
-    int64_t ldx = a->ldx, total = a->n / WIDTH;
-    const char *x = pairs ? a->x : widen_rows(lane, a, &ldx);
-    int64_t block = least(BLOCK_N / WIDTH, (total + 4 * lane->count - 1) / (4 * lane->count));
+    int64_t total = a->n / WIDTH, down = (a->m + BLOCK_M - 1) / BLOCK_M, bytes = dtype_bytes((int)a->xtype);
+    int64_t block = (total + 4 * lane->count - 1) / (4 * lane->count), converted = -1;
     block = block < MOST_PANELS ? MOST_PANELS : block;
-    int64_t across = (total + block - 1) / block, down = (a->m + BLOCK_M - 1) / BLOCK_M;
+    int64_t across = (total + block - 1) / block;
+    float *wide = pairs || a->xtype == F32 ? NULL : lane_scratch(lane, (size_t)(least(a->m, BLOCK_M) * a->k) * sizeof(float));
     for (int64_t item; (item = lane_claim(lane)) < across * down;) {
-        int64_t panel = item % across * block, m = item / across * BLOCK_M;
-        panel_block(a, wtype, pairs, least(BLOCK_M, a->m - m), x + m * ldx * (pairs ? 2 : 4), ldx, m, panel, least(block, total - panel));
+        int64_t panel = item % across * block, m = item / across * BLOCK_M, rows = least(BLOCK_M, a->m - m);
+        const char *x = a->x + m * a->ldx * bytes;
+        for (int64_t r = 0; wide && converted != m && r < rows; r++)
+            convert(wide + r * a->k, x + r * a->ldx * bytes, (int)a->xtype, a->k);
+        converted = m;
+        panel_block(a, wtype, pairs, rows, wide ? (const char *)wide : x, wide ? a->k : a->ldx, m, panel, least(block, total - panel));
     }
 }
 

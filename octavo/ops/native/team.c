@@ -11,24 +11,25 @@
 #define SPIN_S 80e-6 /* how long an idle lane looks for work before it sleeps */
 #define LINE 64      /* bytes of a cache line: counters that different lanes write lie on lines of their own */
 
+#define CLOSED (1 << 30) /* in `joined`: the operation takes no more lanes */
+
 struct team {
     int count;
     struct lane *lanes;
-    pthread_t *threads; /* of lanes 1 and up */
+    pthread_t *threads;    /* of lanes 1 and up */
     pthread_mutex_t entry; /* one operation at a time */
     pthread_mutex_t sleep;
     pthread_cond_t wake;
-    kernel run;
+    void (*run)(struct lane *lane, const void *args);
     const void *args;
     void *shared;
     size_t shared_bytes;
     _Alignas(LINE) _Atomic uint32_t generation; /* of operations given out */
     _Atomic int closing;
     _Atomic int sleepers;
-    _Alignas(LINE) _Atomic int working; /* lanes besides lane 0 that have not finished the operation */
+    _Alignas(LINE) _Atomic int joined; /* lanes besides the caller that take part in the operation */
+    _Alignas(LINE) _Atomic int done;   /* those of them that have finished */
     _Alignas(LINE) _Atomic int64_t next;
-    _Alignas(LINE) _Atomic int arrived;
-    _Atomic uint32_t barriers;
 };
 
 static inline void relax(void) {
@@ -81,6 +82,7 @@ static void publish(struct team *team) {
     }
 }
 
+/* A lane that comes late, even one that meant to join the operation before, joins what is open now or nothing. */
 static void *work(void *of) {
     struct lane *lane = of;
     struct team *team = lane->team;
@@ -88,8 +90,10 @@ static void *work(void *of) {
         seen = next_generation(team, seen);
         if (atomic_load(&team->closing))
             return NULL;
+        if (atomic_fetch_add(&team->joined, 1) & CLOSED)
+            continue;
         team->run(lane, team->args);
-        atomic_fetch_sub_explicit(&team->working, 1, memory_order_release);
+        atomic_fetch_add_explicit(&team->done, 1, memory_order_release);
     }
 }
 
@@ -116,11 +120,12 @@ struct team *team_open(int count, const int *cores) {
     size_t bytes = (sizeof(struct team) + LINE - 1) / LINE * LINE;
     struct team *team = aligned_alloc(LINE, bytes);
     *team = (struct team){.lanes = calloc((size_t)count, sizeof *team->lanes), .threads = calloc((size_t)count, sizeof *team->threads)};
+    atomic_store(&team->joined, CLOSED);
     pthread_mutex_init(&team->entry, NULL);
     pthread_mutex_init(&team->sleep, NULL);
     pthread_cond_init(&team->wake, NULL);
     for (int i = 0; i < count; i++)
-        team->lanes[i] = (struct lane){.index = i, .count = count, .team = team};
+        team->lanes[i] = (struct lane){.count = count, .team = team};
     for (team->count = 1; team->count < count; team->count++) {
         int i = team->count;
         if (pthread_create(&team->threads[i], NULL, work, &team->lanes[i])) {
@@ -152,45 +157,41 @@ void team_close(struct team *team) {
     free(team);
 }
 
-void team_run(struct team *team, kernel run, const void *args) {
+void team_run(struct team *team, struct kernel kernel, const void *args) {
     pthread_mutex_lock(&team->entry);
-    team->run = run;
+    struct lane *caller = &team->lanes[0];
+    if (kernel.prepare)
+        kernel.prepare(caller, args);
+    team->run = kernel.run;
     team->args = args;
     atomic_store_explicit(&team->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->done, 0, memory_order_relaxed);
     if (team->count > 1) {
-        atomic_store_explicit(&team->working, team->count - 1, memory_order_relaxed);
+        atomic_store_explicit(&team->joined, 0, memory_order_release);
         publish(team);
     }
-    run(&team->lanes[0], args);
-    for (int turn = 0; atomic_load_explicit(&team->working, memory_order_acquire); turn++)
-        wait_turn(turn);
+    kernel.run(caller, args);
+    if (team->count > 1) {
+        int joined = atomic_fetch_or(&team->joined, CLOSED);
+        for (int turn = 0; atomic_load_explicit(&team->done, memory_order_acquire) != joined; turn++)
+            wait_turn(turn);
+    }
     pthread_mutex_unlock(&team->entry);
 }
 
-void team_run_alone(struct team *team, kernel run, const void *args) {
+void team_run_alone(struct team *team, struct kernel kernel, const void *args) {
     pthread_mutex_lock(&team->entry);
-    struct lane *lane = &team->lanes[0];
+    struct lane *caller = &team->lanes[0];
+    caller->count = 1;
     atomic_store_explicit(&team->next, 0, memory_order_relaxed);
-    lane->count = 1;
-    run(lane, args);
-    lane->count = team->count;
+    if (kernel.prepare)
+        kernel.prepare(caller, args);
+    kernel.run(caller, args);
+    caller->count = team->count;
     pthread_mutex_unlock(&team->entry);
 }
 
 int64_t lane_claim(struct lane *lane) { return atomic_fetch_add_explicit(&lane->team->next, 1, memory_order_relaxed); }
-
-void lane_barrier(struct lane *lane) {
-    struct team *team = lane->team;
-    uint32_t before = atomic_load_explicit(&team->barriers, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == lane->count - 1) {
-        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&team->next, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&team->barriers, 1, memory_order_release);
-        return;
-    }
-    for (int turn = 0; atomic_load_explicit(&team->barriers, memory_order_acquire) == before; turn++)
-        wait_turn(turn);
-}
 
 static void grow(void **memory, size_t *had, size_t bytes) {
     if (bytes <= *had)
@@ -210,8 +211,6 @@ void *lane_scratch(struct lane *lane, size_t bytes) {
 }
 
 void *lane_shared(struct lane *lane, size_t bytes) {
-    if (lane->index == 0)
-        grow(&lane->team->shared, &lane->team->shared_bytes, bytes);
-    lane_barrier(lane);
+    grow(&lane->team->shared, &lane->team->shared_bytes, bytes);
     return lane->team->shared;
 }
