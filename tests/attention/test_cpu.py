@@ -45,6 +45,7 @@ def check(
     dtype: torch.dtype = torch.float32,
     kv_dtype: torch.dtype = torch.float32,
     padding: tuple[int, int] = (0, 0),
+    tolerance: float | None = None,
 ) -> None:
     random.seed(len(slices))
     torch.manual_seed(len(slices))
@@ -60,7 +61,8 @@ def check(
     got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape)
     reference = ReferenceAttention()
     want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
-    torch.testing.assert_close(got.float(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    tolerance = tolerance or TOLERANCE[dtype]
+    torch.testing.assert_close(got.float(), want, rtol=tolerance, atol=tolerance)
 
 
 SMOL = AttentionShape(heads=9, kv_heads=3, head_dim=64, scale=0.125)
@@ -107,4 +109,5 @@ def test_padding_is_zero_and_harmless(backend: NativeAttention) -> None:
 
 
 def test_extreme_scores_stay_finite(backend: NativeAttention) -> None:
-    check(backend, [(20, 90), (1, 400)], AttentionShape(2, 2, 16, 100.0))
+    """Scores in the thousands, whose last bits the softmax blows up: a looser bound."""
+    check(backend, [(20, 90), (1, 400)], AttentionShape(2, 2, 16, 100.0), tolerance=5e-3)

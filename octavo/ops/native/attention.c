@@ -6,8 +6,8 @@
 #include "simd.h"
 #include "team.h"
 
-#define ROWS 48 /* of a tile: a multiple of TILE_M */
-#define KEYS 64 /* tokens a tile */
+#define ROWS 48 /* of a tile, even */
+#define KEYS 64 /* tokens of context a tile */
 #define LEAST_SPLIT 128
 
 struct attention {
@@ -28,7 +28,7 @@ struct piece {
 
 /* What a lane keeps while it works on a piece. */
 struct tile_memory {
-    float *q, *keys, *values, *scores, *out; /* [ROWS, D] [KEYS, D] [KEYS, D] [ROWS, KEYS] [ROWS, D] */
+    float *q, *rows, *keys, *scores, *out; /* [ROWS, D] [KEYS, D]: K, then V [D, KEYS]: K again [ROWS, KEYS] [ROWS, D] */
     float most[ROWS], total[ROWS];
 };
 
@@ -45,71 +45,102 @@ INLINE int64_t position(const struct attention *a, int64_t s, int64_t row) {
 
 INLINE int64_t oldest_seen(const struct attention *a, int64_t at) { return a->window && at >= a->window ? at - a->window + 1 : 0; }
 
-/* K (which 0) or V (1) of `count` tokens from `from` on, as floats. */
-static void gather(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, float *to) {
-    const int32_t *table = a->table + a->rows[p->slice] * a->ld_table;
-    const char *base = a->kv + (which * a->kv_which + p->head * a->kv_head) * dtype_bytes((int)a->kv_type);
-    for (int64_t j = 0; j < count; j++) {
-        int64_t token = from + j, at = table[token / a->block_tokens] * a->kv_block + token % a->block_tokens * a->kv_token;
-        convert(to + j * a->head_dim, base + at * dtype_bytes((int)a->kv_type), (int)a->kv_type, a->head_dim);
+/* K (which 0) or V (1) of token `from` and those after it in its block, before `end`: where the first lies, and how many. */
+INLINE const char *stretch_at(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t end, int64_t *count) {
+    int64_t index = from / a->block_tokens, offset = from - index * a->block_tokens, left = a->block_tokens - offset;
+    int64_t block = a->table[a->rows[p->slice] * a->ld_table + index];
+    *count = left < end - from ? left : end - from;
+    return a->kv + (block * a->kv_block + which * a->kv_which + offset * a->kv_token + p->head * a->kv_head) * dtype_bytes((int)a->kv_type);
+}
+
+/* Asks for the K or V of tokens [from, end), at most KEYS, ahead of time: rows of a few lines in scattered blocks are nothing that the
+ * machine's own prefetcher could foresee. */
+static void fetch(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t end) {
+    int64_t bytes = dtype_bytes((int)a->kv_type), count;
+    end = end - from < KEYS ? end : from + KEYS;
+    for (; from < end; from += count) {
+        const char *row = stretch_at(a, p, which, from, end, &count);
+        for (int64_t j = 0; j < count; j++, row += a->kv_token * bytes)
+            for (int64_t line = 0; line < a->head_dim * bytes; line += 64)
+                __builtin_prefetch(row + line);
     }
 }
 
-INLINE void score_tile(int R, int M, const float *keys, const float *q, int64_t dim, float *scores) {
-    struct tile t = {(const char *)keys, (const char *)q, dim, dim, dim};
-    v4 sums[4 * TILE_M + 3];
-    float flat[4 * TILE_M + 3];
-    dot_tile(R, M, F32, F32, &t, sums);
-    for (int i = 0; i < R * M; i += 4) {
-        v4 four = sums4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
-        memcpy(flat + i, &four, sizeof four);
+/* K or V of tokens [from, end) as float rows. */
+static void gather(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t end, float *to) {
+    for (int64_t count; from < end; from += count) {
+        const char *row = stretch_at(a, p, which, from, end, &count);
+        for (int64_t j = 0; j < count; j++, to += a->head_dim, row += a->kv_token * dtype_bytes((int)a->kv_type)) {
+            if (a->kv_type == BF16)
+                convert_of(to, row, BF16, a->head_dim);
+            else if (a->kv_type == F32)
+                convert_of(to, row, F32, a->head_dim);
+            else
+                convert_of(to, row, F16, a->head_dim);
+        }
     }
-    for (int r = 0; r < R; r++)
-        for (int m = 0; m < M; m++)
-            scores[m * KEYS + r] = flat[r * M + m];
 }
 
-/* scores[row][key] of M rows; keys past `count` up to a multiple of TILE_R are computed too and never looked at. */
-INLINE void score_rows(int M, const float *keys, const float *q, int64_t count, int64_t dim, float *scores) {
-    for (int64_t j = 0; j < count; j += TILE_R)
-        score_tile(TILE_R, M, keys + j * dim, q, dim, scores + j);
+/* rows [KEYS, dim] to columns [dim, KEYS], up to `count` rounded up to a whole tile of columns; what lies past `count` is never looked at. */
+static void turn_keys(const float *rows, int64_t count, int64_t dim, float *columns) {
+    for (int64_t j = 0; j < count; j += 4) {
+        int64_t i = 0;
+        for (; i + 4 <= dim; i += 4)
+            turn4(rows + j * dim + i, dim, columns + i * KEYS + j, KEYS);
+        for (; i < dim; i++)
+            for (int64_t r = j; r < j + 4; r++)
+                columns[i * KEYS + r] = rows[r * dim + i];
+    }
 }
 
-/* out[row] += weights[row] . values for M rows. */
-INLINE void weigh_rows(int M, const float *weights, const float *values, int64_t count, int64_t dim, float *out) {
+/* out[row] += a[row] . b for M rows: a [M, count], b [count, columns], both by float32; columns a multiple of 4 or any small rest. */
+INLINE void multiply_rows(int M, const float *a, int64_t lda, const float *b, int64_t ldb, int64_t count, int64_t columns, float *out, int64_t ldo) {
     int64_t c = 0;
-    for (; c + 2 * LANES <= dim; c += 2 * LANES) {
+    for (; c + 2 * LANES <= columns; c += 2 * LANES) {
         vf acc[TILE_M][2];
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
             for (int v = 0; v < 2; v++)
-                acc[m][v] = load(out, m * dim + c + v * LANES, F32);
+                acc[m][v] = load(out, m * ldo + c + v * LANES, F32);
         for (int64_t j = 0; j < count; j++) {
-            vf left = load(values, j * dim + c, F32), right = load(values, j * dim + c + LANES, F32);
+            vf left = load(b, j * ldb + c, F32), right = load(b, j * ldb + c + LANES, F32);
+            KEEP(left);
+            KEEP(right);
 #pragma GCC unroll 8
             for (int m = 0; m < M; m++) {
-                vf weight = splat(weights[m * KEYS + j]);
-                acc[m][0] += weight * left;
-                acc[m][1] += weight * right;
+                vf one = splat(a[m * lda + j]);
+                KEEP(one);
+                acc[m][0] += one * left;
+                acc[m][1] += one * right;
             }
         }
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
             for (int v = 0; v < 2; v++)
-                store(out, m * dim + c + v * LANES, F32, acc[m][v]);
+                store(out, m * ldo + c + v * LANES, F32, acc[m][v]);
     }
-    for (; c < dim; c++)
+    for (; c < columns; c++)
         for (int m = 0; m < M; m++)
             for (int64_t j = 0; j < count; j++)
-                out[m * dim + c] += weights[m * KEYS + j] * values[j * dim + c];
+                out[m * ldo + c] += a[m * lda + j] * b[j * ldb + c];
+}
+
+/* The same for any even number of rows. */
+static void multiply_all(int64_t rows, const float *a, int64_t lda, const float *b, int64_t ldb, int64_t count, int64_t columns, float *out, int64_t ldo) {
+    for (; TILE_M >= 6 && rows >= 6; rows -= 6, a += 6 * lda, out += 6 * ldo)
+        multiply_rows(6, a, lda, b, ldb, count, columns, out, ldo);
+    for (; TILE_M >= 4 && rows >= 4; rows -= 4, a += 4 * lda, out += 4 * ldo)
+        multiply_rows(4, a, lda, b, ldb, count, columns, out, ldo);
+    for (; rows > 0; rows -= 2, a += 2 * lda, out += 2 * ldo)
+        multiply_rows(2, a, lda, b, ldb, count, columns, out, ldo);
 }
 
 /* Turns the scores of one row, whose keys [begin, end) of the tile are visible, into weights; keeps its maximum and total. */
-INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, int64_t begin, int64_t end) {
+INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, int64_t begin, int64_t end, int64_t columns) {
     float *s = t->scores + r * KEYS, *out = t->out + r * a->head_dim;
     vf highest = splat(-INFINITY), total = {0};
     float cap = (float)a->softcap;
-    for (int64_t j = 0; j < KEYS; j += LANES) {
+    for (int64_t j = 0; j < columns; j += LANES) {
         vf x = load(s, j, F32);
         if (cap > 0)
             x = cap * vtanh(x / cap);
@@ -121,10 +152,10 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
     float most = vmax_of(highest);
     most = most > t->most[r] ? most : t->most[r];
     if (most == -INFINITY) { /* nothing visible so far: all weights are 0 */
-        memset(s, 0, KEYS * sizeof *s);
+        memset(s, 0, (size_t)columns * sizeof *s);
         return;
     }
-    for (int64_t j = 0; j < KEYS; j += LANES) {
+    for (int64_t j = 0; j < columns; j += LANES) {
         vf x = vexp(load(s, j, F32) - most);
         total += x;
         store(s, j, F32, x);
@@ -133,53 +164,35 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
     t->most[r] = most;
     t->total[r] = t->total[r] * keep + sum(total);
     if (keep != 1)
-        for (int64_t i = 0; i < a->head_dim; i++)
-            out[i] *= keep;
+        multiply(out, keep, a->head_dim);
 }
-
-/* Rows of the next step of tiles, of an even number that is left. */
-INLINE int64_t next_rows(int64_t left) { return TILE_M >= 6 && left >= 6 ? 6 : TILE_M >= 4 && left >= 4 ? 4 : 2; }
 
 static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
     int64_t dim = a->head_dim, first = a->starts[p->slice], padded = (p->rows + 1) / 2 * 2;
+    fetch(a, p, 0, p->begin, p->end);
     for (int64_t r = 0; r < p->rows; r++) {
         int64_t row = p->row + r, at = (first + row / group(a)) * a->ld_q + (p->head * group(a) + row % group(a)) * dim;
         convert(t->q + r * dim, a->q + at * dtype_bytes((int)a->type), (int)a->type, dim);
-        for (int64_t i = 0; i < dim; i++)
-            t->q[r * dim + i] *= (float)a->scale;
+        multiply(t->q + r * dim, (float)a->scale, dim);
         t->most[r] = -INFINITY;
         t->total[r] = 0;
     }
     memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
     memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
     for (int64_t from = p->begin; from < p->end; from += KEYS) {
-        int64_t count = p->end - from < KEYS ? p->end - from : KEYS;
-        gather(a, p, 0, from, count, t->keys);
-        gather(a, p, 1, from, count, t->values);
-        for (int64_t r = 0, M; r < padded; r += M) {
-            float *q = t->q + r * dim, *scores = t->scores + r * KEYS;
-            M = next_rows(padded - r);
-            if (TILE_M >= 6 && M == 6)
-                score_rows(6, t->keys, q, count, dim, scores);
-            else if (TILE_M >= 4 && M == 4)
-                score_rows(4, t->keys, q, count, dim, scores);
-            else
-                score_rows(2, t->keys, q, count, dim, scores);
-        }
+        int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
+        fetch(a, p, 1, from, p->end);
+        gather(a, p, 0, from, from + count, t->rows);
+        turn_keys(t->rows, count, dim, t->keys);
+        memset(t->scores, 0, (size_t)(padded * KEYS) * sizeof(float));
+        multiply_all(padded, t->q, dim, t->keys, KEYS, dim, columns, t->scores, KEYS);
         for (int64_t r = 0; r < p->rows; r++) {
             int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
-            soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count);
+            soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns);
         }
-        for (int64_t r = 0, M; r < padded; r += M) {
-            float *out = t->out + r * dim, *weights = t->scores + r * KEYS;
-            M = next_rows(padded - r);
-            if (TILE_M >= 6 && M == 6)
-                weigh_rows(6, weights, t->values, count, dim, out);
-            else if (TILE_M >= 4 && M == 4)
-                weigh_rows(4, weights, t->values, count, dim, out);
-            else
-                weigh_rows(2, weights, t->values, count, dim, out);
-        }
+        fetch(a, p, 0, from + KEYS, p->end);
+        gather(a, p, 1, from, from + count, t->rows);
+        multiply_all(padded, t->scores, KEYS, t->rows, dim, count, dim, t->out, dim);
     }
 }
 
@@ -204,10 +217,10 @@ static int64_t choose_split(const struct attention *a, int lanes) {
     return split < LEAST_SPLIT ? LEAST_SPLIT : split;
 }
 
-static void put_row(const struct attention *a, int64_t s, int64_t head, int64_t row, const float *from, float factor) {
+static void put_row(const struct attention *a, int64_t s, int64_t head, int64_t row, float *from, float factor) {
     int64_t at = (a->starts[s] + row / group(a)) * a->heads + head * group(a) + row % group(a);
-    for (int64_t i = 0; i < a->head_dim; i++)
-        put(a->out, at * a->head_dim + i, (int)a->type, from[i] * factor);
+    multiply(from, factor, a->head_dim);
+    narrow(a->out + at * a->head_dim * dtype_bytes((int)a->type), (int)a->type, from, a->head_dim);
 }
 
 /* Where contexts are cut: what prepare_attention leaves in the shared memory. */
@@ -243,8 +256,7 @@ static void join(const struct attention *a, const struct piece *p, const float *
             const float *one = from + part * ROWS * entry;
             float weight = expf(one[dim] - most);
             total += weight * one[dim + 1];
-            for (int64_t i = 0; i < dim; i++)
-                to[i] += weight * one[i];
+            add_multiple(to, weight, one, dim);
         }
         put_row(a, p->slice, p->head, p->row + r, to, 1 / total);
     }
@@ -266,11 +278,11 @@ static void attention(struct lane *lane, const void *args) {
     const struct joints *joints = lane_shared(lane, 0);
     int64_t dim = a->head_dim, entry = dim + 2, split = joints->split;
     struct tile_memory t;
-    t.q = lane_scratch(lane, (size_t)((2 * ROWS + 2 * (KEYS + TILE_R)) * dim + ROWS * KEYS) * sizeof(float));
+    t.q = lane_scratch(lane, (size_t)((2 * ROWS + 2 * KEYS) * dim + ROWS * KEYS) * sizeof(float));
     t.out = t.q + ROWS * dim;
-    t.keys = t.out + ROWS * dim;
-    t.values = t.keys + (KEYS + TILE_R) * dim;
-    t.scores = t.values + (KEYS + TILE_R) * dim;
+    t.rows = t.out + ROWS * dim;
+    t.keys = t.rows + KEYS * dim;
+    t.scores = t.keys + KEYS * dim;
 
     int64_t item = lane_claim(lane), first = 0, first_tile = 0; /* pieces and tiles of the slices before */
     if (item == 0)

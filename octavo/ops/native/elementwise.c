@@ -50,9 +50,8 @@ static void norm_row(const struct rms_norm *a, int64_t r, float *row, float *old
     convert(row, a->x + r * a->ldx * bytes, type, n);
     if (a->residual) {
         convert(old, a->residual + r * a->ldr * bytes, type, n);
-        for (int64_t i = 0; i < n; i++)
-            row[i] = old[i] + (float)a->scale * row[i];
-        narrow(a->sum + r * n * bytes, type, row, n);
+        add_multiple(old, (float)a->scale, row, n);
+        narrow(a->sum + r * n * bytes, type, old, n);
         convert(row, a->sum + r * n * bytes, type, n);
     }
     scale_by(row, n, inverse_rms(row, n, (float)a->eps), a->weight);
@@ -77,21 +76,37 @@ INLINE vf silu(vf x) { return x / (1.0f + vexp(-x)); }
 
 INLINE vf gelu_tanh(vf x) { return 0.5f * x * (1.0f + vtanh(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
 
+/* Columns [begin, end) of the row at x. */
+INLINE void gate_row(const struct gate *a, int type, const char *x, char *out, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += LANES) {
+        int64_t count = end - i;
+        vf g = count >= LANES ? load(x, i, type) : load_part(x, i, type, count);
+        vf up = count >= LANES ? load(x, a->n + i, type) : load_part(x, a->n + i, type, count);
+        vf y = (a->gelu ? gelu_tanh(g) : silu(g)) * up;
+        if (count >= LANES)
+            store(out, i, type, y);
+        else
+            store_part(out, i, type, y, count);
+    }
+}
+
+#define GATE_COLUMNS 256 /* of a piece of work */
+
 static void gate(struct lane *lane, const void *args) {
     const struct gate *a = args;
     int type = (int)a->type;
-    int64_t n = a->n, bytes = dtype_bytes(type), columns = (n + LANES - 1) / LANES; /* of LANES elements */
-    for (struct stretch s; claim_rows(lane, a->rows * columns, &s);)
+    int64_t n = a->n, bytes = dtype_bytes(type), across = (n + GATE_COLUMNS - 1) / GATE_COLUMNS;
+    for (struct stretch s; claim_rows(lane, a->rows * across, &s);)
         for (int64_t item = s.begin; item < s.end; item++) {
-            int64_t r = item / columns, i = item % columns * LANES, count = n - i;
+            int64_t r = item / across, begin = item % across * GATE_COLUMNS, end = begin + GATE_COLUMNS < n ? begin + GATE_COLUMNS : n;
             const char *x = a->x + r * a->ldx * bytes;
-            vf g = count >= LANES ? load_any(x, i, type) : load_part(x, i, type, count);
-            vf up = count >= LANES ? load_any(x, n + i, type) : load_part(x, n + i, type, count);
-            vf y = (a->gelu ? gelu_tanh(g) : silu(g)) * up;
-            if (count >= LANES)
-                store_any(a->out + r * n * bytes, i, type, y);
+            char *out = a->out + r * n * bytes;
+            if (type == BF16)
+                gate_row(a, BF16, x, out, begin, end);
+            else if (type == F32)
+                gate_row(a, F32, x, out, begin, end);
             else
-                store_part(a->out + r * n * bytes, i, type, y, count);
+                gate_row(a, F16, x, out, begin, end);
         }
 }
 
@@ -112,7 +127,13 @@ struct rope_and_write {
 /* Pairs (i, i + half) turned by their angles. */
 INLINE void rotate(float *x, const float *cos_sin, int64_t half) {
     const float *sines = cos_sin + half;
-    for (int64_t i = 0; i < half; i++) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        vf a = load(x, i, F32), b = load(x, half + i, F32), cosine = load(cos_sin, i, F32), sine = load(sines, i, F32);
+        store(x, i, F32, a * cosine - b * sine);
+        store(x, half + i, F32, b * cosine + a * sine);
+    }
+    for (; i < half; i++) {
         float a = x[i], b = x[half + i];
         x[i] = a * cos_sin[i] - b * sines[i];
         x[half + i] = b * cos_sin[i] + a * sines[i];

@@ -199,20 +199,53 @@ INLINE void store_any(void *p, long i, int dtype, vf x) {
         store(p, i, F16, x);
 }
 
-static __attribute__((noinline)) void convert(float *to, const void *from, int dtype, long count) {
+INLINE void convert_of(float *to, const void *from, int dtype, long count) {
     long i = 0;
     for (; i + LANES <= count; i += LANES)
-        store(to, i, F32, load_any(from, i, dtype));
+        store(to, i, F32, load(from, i, dtype));
     for (; i < count; i++)
         to[i] = get(from, i, dtype);
 }
 
-static __attribute__((noinline)) void narrow(void *to, int dtype, const float *from, long count) {
+static __attribute__((noinline)) void convert(float *to, const void *from, int dtype, long count) {
+    switch (dtype) {
+    case F32: convert_of(to, from, F32, count); break;
+    case BF16: convert_of(to, from, BF16, count); break;
+    default: convert_of(to, from, F16, count); break;
+    }
+}
+
+INLINE void narrow_of(void *to, int dtype, const float *from, long count) {
     long i = 0;
     for (; i + LANES <= count; i += LANES)
-        store_any(to, i, dtype, load(from, i, F32));
+        store(to, i, dtype, load(from, i, F32));
     for (; i < count; i++)
         put(to, i, dtype, from[i]);
+}
+
+static __attribute__((noinline)) void narrow(void *to, int dtype, const float *from, long count) {
+    switch (dtype) {
+    case F32: narrow_of(to, F32, from, count); break;
+    case BF16: narrow_of(to, BF16, from, count); break;
+    default: narrow_of(to, F16, from, count); break;
+    }
+}
+
+INLINE void multiply(float *x, float by, long count) {
+    long i = 0;
+    for (; i + LANES <= count; i += LANES)
+        store(x, i, F32, load(x, i, F32) * by);
+    for (; i < count; i++)
+        x[i] *= by;
+}
+
+/* to += by * x */
+INLINE void add_multiple(float *to, float by, const float *x, long count) {
+    long i = 0;
+    for (; i + LANES <= count; i += LANES)
+        store(to, i, F32, load(to, i, F32) + by * load(x, i, F32));
+    for (; i < count; i++)
+        to[i] += by * x[i];
 }
 
 INLINE v4 quarter(vf x) { /* four partial sums of the lanes */
@@ -234,6 +267,15 @@ INLINE v4 sums4(v4 a, v4 b, v4 c, v4 d) { /* the sum of each */
     v4 ab = PICK(a, b, 0, 4, 1, 5) + PICK(a, b, 2, 6, 3, 7);
     v4 cd = PICK(c, d, 0, 4, 1, 5) + PICK(c, d, 2, 6, 3, 7);
     return PICK(ab, cd, 0, 1, 4, 5) + PICK(ab, cd, 2, 3, 6, 7);
+}
+
+/* Rows to columns of 4 x 4. */
+INLINE void turn4(const float *from, long from_row, float *to, long to_row) {
+    v4 a, b, c, d;
+    memcpy(&a, from, 16), memcpy(&b, from + from_row, 16), memcpy(&c, from + 2 * from_row, 16), memcpy(&d, from + 3 * from_row, 16);
+    v4 ab = PICK(a, b, 0, 4, 1, 5), cd = PICK(c, d, 0, 4, 1, 5), ab2 = PICK(a, b, 2, 6, 3, 7), cd2 = PICK(c, d, 2, 6, 3, 7);
+    a = PICK(ab, cd, 0, 1, 4, 5), b = PICK(ab, cd, 2, 3, 6, 7), c = PICK(ab2, cd2, 0, 1, 4, 5), d = PICK(ab2, cd2, 2, 3, 6, 7);
+    memcpy(to, &a, 16), memcpy(to + to_row, &b, 16), memcpy(to + 2 * to_row, &c, 16), memcpy(to + 3 * to_row, &d, 16);
 }
 
 INLINE float sum(vf x) {
