@@ -29,7 +29,7 @@ def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> Non
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "-v", "-x", "-k", variant.name,
+        [sys.executable, "-c", code, "-sx", "-k", variant.name,
          str(tests / "test_twins.py"), str(tests.parent.parent / "attention" / "test_cpu.py")],
         env={**os.environ, "LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True,
