@@ -28,7 +28,7 @@ PROMPT_TOKENS = 64
 def build(num_sequences: int, num_steps: int, depth: int, hybrid: bool, caching: bool) -> Scheduler:
     max_model_len = PROMPT_TOKENS + num_steps + 16
     spec = PagedSpec(1, 64)
-    specs: list[KVSpec] = [spec] + ([WindowSpec(1, 64, 128)] * 5 if hybrid else [])
+    specs: list[KVSpec] = [spec, *([WindowSpec(1, 64, 128)] * 5 if hybrid else [])]
     settings = Resolved(
         max_model_len=max_model_len,
         enable_prefix_caching=caching,

@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "async_llm": ("engine", "config", "text", "models.checkpoint", *BASE),
     "serve": ("async_llm", "engine", "config", "text", "metrics", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),
-    "bench": ("llm", "core", "plan", "config", "progress", *BASE),
+    "bench": (*HANDS, "engine", "llm", "progress"),
     "cli": ("llm", "serve", "bench", "plan", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
