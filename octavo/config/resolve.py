@@ -174,7 +174,9 @@ def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
         return tuple(sorted({size for size in given if size <= settings.max_num_batched_tokens}))
     top = asked.compilation.max_cudagraph_capture_size or min(2 * settings.max_num_seqs, GRAPH_LIMIT)
     top = min(top, settings.max_num_batched_tokens)
-    return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)) if size <= top)
+    # A quarter more sequences than there are is the most that padding adds: it costs products a little and attention nothing.
+    sizes = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, top + 1, 64))
+    return tuple(size for size in sizes if size <= top)
 
 
 def _kv_bytes(asked: EngineConfig, arch: Architecture, device: Device, settings: Resolved, reasons: dict[str, str]) -> int:

@@ -68,9 +68,9 @@ class CausalLM(Layer):
         return self.model(ctx)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [N, hidden] -> [N, vocab] float32, scaled and soft-capped."""
-        logits = self.group.all_gather(self.lm_head(hidden))[:, : self.architecture.vocab].float()
+        """hidden [N, hidden] -> [N, vocab], scaled and soft-capped: float32, or as the product gave them where nothing is done to them."""
+        logits = self.group.all_gather(self.lm_head(hidden))[:, : self.architecture.vocab]
         if self.architecture.logits_scale != 1.0:
-            logits = logits * self.architecture.logits_scale
+            logits = logits.float() * self.architecture.logits_scale
         cap = self.architecture.logits_softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return logits if cap is None else torch.tanh(logits.float() / cap) * cap

@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 
 from octavo.context import Batch
-from octavo.core.plan import Admission, Plan
+from octavo.core.plan import Admission, Plan, Slice
 from octavo.ops.select import REFERENCES, Ops
 from octavo.sampling.bad_words import BadWords
 from octavo.sampling.bias import Bias
@@ -46,6 +46,11 @@ class Recipe:
     random_at: At = None
     truncation: Truncation = NO_TRUNCATION
     logprobs: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (k, positions)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all there is to do is to take the largest logit of each row."""
+        return not (self.stages or self.random or self.logprobs)
 
     def everywhere(self) -> Recipe | None:
         """The same work at all positions alike, the default columns leaving rows as they are: what a graph can capture once and replay
@@ -72,6 +77,7 @@ class Sampler:
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
         self._draw = Draw(ops.draw)
         self._best = ops.best
+        self._last: tuple[tuple[Slice, ...], Recipe] = ((), Recipe(()))  # the slices of the last plan and what they came to
 
     @property
     def fillers(self) -> tuple[Filler, ...]:
@@ -79,6 +85,11 @@ class Sampler:
 
     def recipe(self, plan: Plan, held: Mapping[int, HeldRow]) -> Recipe:
         """What the step of `plan` has to do, from the parameters of the rows it samples."""
+        if plan.slices != self._last[0]:  # a decoding sequence has the same slice in every step, so this is quick to see
+            self._last = plan.slices, self._recipe(plan, held)
+        return self._last[1]
+
+    def _recipe(self, plan: Plan, held: Mapping[int, HeldRow]) -> Recipe:
         sampled: list[HeldRow] = []
         wanted: set[Filler] = set()
         for piece in plan.slices:
@@ -111,7 +122,11 @@ class Sampler:
         self, logits: torch.Tensor, batch: Batch, rows: Columns, recipe: Recipe, masks: Masks | None = None
     ) -> Sampled:
         """Sample from `logits` [N, width >= vocab_size], which may be overwritten. `masks` are those of grammars."""
-        logits = logits[:, : self.vocab_size].float()  # [N, vocab]
+        logits = logits[:, : self.vocab_size]  # [N, vocab]
+        if recipe.plain and masks is None:
+            tokens, peaks = self._best(logits)
+            return Sampled(batch.sample_rows, tokens[:, None], peaks)
+        logits = logits.float()
         raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
         if masks is not None:
             logits = mask_tokens(logits, masks)

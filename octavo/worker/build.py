@@ -23,6 +23,7 @@ from octavo.worker.graphs import DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
+from octavo.worker.warm import warm_up
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ def build_runner(
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
+    if device.type == "cuda":
+        with timed("warm up"):
+            warm_up(runner, settings)
     sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
     if sizes:
         with timed("capture graphs"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.core.plan import Plan
+from octavo.core.plan import Plan, Slice
 from octavo.sampling.sampled import Sampled
 from octavo.sampling.sampler import Recipe
 
@@ -25,6 +25,7 @@ DecodeStep = Callable[[torch.Tensor, Recipe], Sampled]  # row numbers [S] int64 
 
 @dataclass(frozen=True)
 class Captured:
+    size: int
     graph: torch.cuda.CUDAGraph
     sampled: Sampled  # the memory that a replay fills
 
@@ -47,6 +48,7 @@ class DecodeGraphs:
         self._captured: dict[tuple[int, Recipe], Captured] = {}
         self._row_ids = torch.full((self._sizes[-1],), padding_row, dtype=torch.int64, device=device)
         self._shown: list[int] = []  # what the host last wrote to _row_ids
+        self._last: tuple[tuple[Slice, ...], Captured | None] = ((), None)
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
@@ -58,6 +60,18 @@ class DecodeGraphs:
 
     def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
         """Replay the step of `plan`, its news applied to the rows already; None if it is none that a graph can do."""
+        if plan.slices != self._last[0]:  # else the graph and the rows in it are those of the step before
+            captured = self._find(plan, recipe)
+            if captured is not None:
+                self._show([piece.row for piece in plan.slices], captured.size)
+            self._last = plan.slices, captured
+        captured = self._last[1]
+        if captured is None:
+            return None
+        captured.graph.replay()
+        return captured.sampled.first(len(plan.slices))
+
+    def _find(self, plan: Plan, recipe: Recipe) -> Captured | None:
         num_slices = len(plan.slices)
         if plan.num_tokens != num_slices or num_slices > self._sizes[-1]:
             return None
@@ -67,10 +81,7 @@ class DecodeGraphs:
         if common is None:
             return None
         size = self._sizes[bisect_left(self._sizes, num_slices)]
-        captured = self._captured.get((size, common)) or self._capture(size, common)
-        self._show([piece.row for piece in plan.slices], size)
-        captured.graph.replay()
-        return captured.sampled.first(num_slices)
+        return self._captured.get((size, common)) or self._capture(size, common)
 
     def _show(self, row_ids: list[int], size: int) -> None:
         wanted = row_ids + [self._padding_row] * (size - len(row_ids))
@@ -89,4 +100,4 @@ class DecodeGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             sampled = self._decode(row_ids, recipe)
-        return self._captured.setdefault((size, recipe), Captured(graph, sampled))
+        return self._captured.setdefault((size, recipe), Captured(size, graph, sampled))
