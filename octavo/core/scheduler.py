@@ -390,10 +390,8 @@ class Scheduler:
             self._disown(seq)
         for seq in [seq for seq in self.running if any(writers.get(block, seq) is not seq for table in seq.blocks for block in table)]:
             self.running.remove(seq)
-            self.cache.discard(seq)
             self._preempt(seq)
             self._disown(seq)
-            self.cache.enter(seq)
         return news
 
     def _land(self, plan: Plan) -> Flight:

@@ -127,6 +127,21 @@ class TestBudget:
         assert [(said.request_id, said.queued_s) for said in news] == [("a", 0.0), ("a", None), ("b", 3.0), ("b", None)]
 
 
+def test_tokens_and_blocks_do_not_wait_for_each_other() -> None:
+    """A chunk yields its tokens to a decode that comes after it, and this waits for a block of those that the chunk's sequence holds."""
+    settings = Resolved(
+        max_model_len=30, block_size=1, max_num_seqs=2, max_num_batched_tokens=1, scheduling_policy="priority", pipeline_parallel_size=2
+    )
+    engine = Engine(settings, make_layout(29, 1), FakeModel())
+    engine.add(ask("low", 1, None, priority=1))
+    engine.step()
+    engine.step()
+    engine.add(ask("high", 20, 4, priority=0))
+    engine.run(1000)
+    engine.check_texts()
+    assert engine.scheduler.stats()["num_preemptions"] == 1
+
+
 class TestPartialPrefills:
     """Feature S6: short prompts overtake long ones."""
 
@@ -304,6 +319,23 @@ class TestFailure:
             assert engine.told["b", 0].reason is FinishReason.LENGTH
             engine.check_texts()
             engine.check_empty()
+
+    def test_one_preempted_meanwhile_starts_again_from_what_is_known(self) -> None:
+        engine = build(overlap_depth=2)
+        engine.executor.failing = {1}
+        prompt = ask("a", 20).prompt_token_ids
+        engine.add(Request("a", prompt, SamplingParams(seed=1, max_tokens=4)))
+        engine.plan()
+        engine.add(Request("b", prompt, SamplingParams(seed=1, max_tokens=4)))
+        engine.plan()  # b reads what a's step should have written, and samples
+        (b,) = [seq for seq in engine.scheduler.running if seq.request_id == "b"]
+        assert b.pending == 1
+        engine.scheduler.running.remove(b)
+        engine.scheduler._preempt(b)
+        engine.run()
+        assert engine.told["b", 0].reason is FinishReason.LENGTH
+        engine.check_texts()
+        engine.check_empty()
 
     def test_blocks_of_an_error_are_not_registered_when_given_up(self) -> None:
         engine = build()

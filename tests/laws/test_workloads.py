@@ -57,7 +57,7 @@ def draw_workload(seed: int) -> Workload:
     layout = make_layout(1 << 20, block, windows, units)
     least = layout.peak_blocks(max_model_len - 1, budget)
     num_blocks = least + draw.choice([0, 0, 1, 3, draw.randint(0, 4 * least)])
-    requests = tuple((draw.randint(0, 30), _request(draw, i, max_model_len)) for i in range(draw.randint(1, 9)))
+    requests = tuple((draw.randint(0, 15), _request(draw, i, max_model_len)) for i in range(draw.randint(1, 9)))
     names = [request.id for _, request in requests]
     return Workload(
         settings, windows, units, num_blocks, draw.choice([0.0, 0.5, 0.9, 1.0]), draw.randint(1, 8), requests,
@@ -69,16 +69,16 @@ def draw_workload(seed: int) -> Workload:
 
 def _request(draw: Random, number: int, max_model_len: int) -> Request:
     shared = [draw.randrange(1, 32) for _ in range(4)] if draw.random() < 0.2 else [(7 * i) % 31 + 1 for i in range(max_model_len)]
-    length = draw.randint(1, max_model_len - 1)
+    length = min(draw.randint(1, max_model_len - 1), draw.randint(1, max_model_len - 1))
     keep = draw.randint(0, length)
     prompt = (shared[:keep] + [draw.randrange(1, 32) for _ in range(length)])[:length]
-    max_tokens = draw.choice([None, 1, draw.randint(1, 30)])
+    max_tokens = draw.choice([None, None, 1, draw.randint(1, 40)])
     params = SamplingParams(
         n=draw.choice([1, 1, 1, 2, 3]),
         seed=draw.randrange(3),
         max_tokens=max_tokens,
         min_tokens=draw.randint(0, 4) if max_tokens is None or max_tokens >= 4 else 0,
-        eos_token_ids=(0, 5) if draw.random() < 0.7 else (),
+        eos_token_ids=(0, 5) if draw.random() < 0.5 else (),
         logprobs=0 if draw.random() < 0.2 else None,
         prompt_logprobs=1 if draw.random() < 0.15 else None,
     )

@@ -102,6 +102,14 @@ def test_continuations_share_the_blocks_of_the_prompt(caching: bool) -> None:
     assert len({tuple(it.told["a", i].tokens) for i in range(3)}) == 3
 
 
+def test_continuations_wait_for_the_whole_prompt() -> None:
+    it = engine(max_num_batched_tokens=5)
+    it.add(Request("a", tuple(PROMPT), SamplingParams(n=2, seed=1, max_tokens=8)))
+    it.run()
+    it.check_texts()
+    assert [it.told["a", index].num_cached_tokens for index in range(2)] == [0, 12]
+
+
 def test_a_window_gives_its_leading_blocks_back() -> None:
     it = engine(windows=(6,), max_num_batched_tokens=8)
     it.add(Request("a", tuple(PROMPT), SamplingParams(seed=0, max_tokens=40)))
