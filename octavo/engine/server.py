@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -126,5 +127,8 @@ def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) 
     """The engine's process: `build` ("module:function") makes the loop from `args` and an outbox."""
     server = EngineServer(address)
     loop, info = function_at(build)(*args, server.outbox)
+    gc.collect()
+    gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
+    gc.set_threshold(100_000, 20, 100)
     status.say("ready", info=info)
     server.run(loop)

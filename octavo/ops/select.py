@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from octavo import env
 from octavo.ops.best import best
 from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import draw
@@ -67,6 +68,9 @@ def choose_ops(device: str, level: int) -> Ops:
 
 def triton_ops() -> Ops:
     """The Triton twins. Triton is imported only here."""
+    from octavo.ops.triton.cache import use_cache_folder
+
+    use_cache_folder(env.cache_root())
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
     from octavo.ops.triton.embedding import embedding

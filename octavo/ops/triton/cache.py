@@ -1,0 +1,26 @@
+"""Triton's compiled kernels in Octavo's one cache folder, which may be moved or copied to another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from triton import knobs
+from triton.runtime.cache import FileCacheManager
+
+
+class MovableCache(FileCacheManager):
+    """Triton notes where a kernel's files lay when they were written; they are looked for where the folder is now."""
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        listed = self.get_file(f"__grp__{filename}")
+        if listed is None:
+            return None
+        names = json.loads(Path(listed).read_text())["child_paths"]
+        return {name: path for name in names if (path := self.get_file(name)) is not None}
+
+
+def use_cache_folder(root: Path) -> None:
+    """Compiled kernels go to `root`/triton from now on."""
+    knobs.cache.dir = str(root / "triton")
+    knobs.cache.manager_class = MovableCache
