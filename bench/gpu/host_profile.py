@@ -1,0 +1,35 @@
+"""What the host does while a workload runs: its functions by own time, a step.
+
+    python bench/gpu/host_profile.py MODEL CASE TOKENS
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+import time
+from dataclasses import replace
+
+from octavo import LLM
+from octavo.bench.offline import run_once, warm_up
+from octavo.bench.workloads import CASES, draw
+
+model, case, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+llm = LLM(model, load_format="dummy", skip_tokenizer_init=True)
+vocab = llm.info["vocab_size"]
+warm_up(llm, vocab)
+drawn = draw(CASES[case], vocab, 1)
+drawn = replace(drawn, output_lens=tuple(min(length, tokens) for length in drawn.output_lens))
+steps = llm.get_metrics()["num_steps"]
+begin_s = time.perf_counter()
+run_once(llm, drawn)
+plain_s = time.perf_counter() - begin_s
+plain_steps = llm.get_metrics()["num_steps"] - steps
+llm.reset_prefix_cache()
+profiler = cProfile.Profile()
+profiler.enable()
+run_once(llm, drawn)
+profiler.disable()
+print(f"{plain_steps} steps in {plain_s:.3f} s: {1000 * plain_s / plain_steps:.2f} ms a step")
+pstats.Stats(profiler).sort_stats("tottime").print_stats(24)
