@@ -19,6 +19,7 @@ class Command:
     summary: str
     usage: str
     positional: str | None = "model"
+    quiet: bool = False  # log warnings only, unless OCTAVO_LOGGING_LEVEL says otherwise
 
     def module(self, name: str) -> Any:
         return importlib.import_module(f"octavo.cli.{name}")
@@ -26,8 +27,8 @@ class Command:
 
 COMMANDS = {
     "serve": Command("Serve a model over HTTP, in OpenAI's API.", "serve [MODEL] [flags]"),
-    "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]"),
-    "chat": Command("Talk to a model, loaded here or behind --url.", "chat [MODEL] [flags]"),
+    "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]", quiet=True),
+    "chat": Command("Talk to a model, loaded here or behind --url.", "chat [MODEL] [flags]", quiet=True),
     "batch": Command("Answer a file of requests, in OpenAI's batch form.", "batch [MODEL] -i IN.jsonl -o OUT.jsonl [flags]"),
     "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
@@ -71,8 +72,9 @@ def run(name: str, argv: list[str]) -> int:
         print(help.render(name, command.summary, command.usage, topics, asked))
         return 0
     try:
+        level = "WARNING" if command.quiet and LOGGING_LEVEL.given_as() is None else LOGGING_LEVEL.get()
         logging.basicConfig(
-            level=LOGGING_LEVEL.get(), format="%(levelname).1s %(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+            level=level, format="%(levelname).1s %(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
         )
         return module.run(flags.parse(argv, topics, command.positional))
     except (flags.CommandLineError, ConfigError, UnknownSetting, BadEnvironment, InvalidRequest) as error:

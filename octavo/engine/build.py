@@ -20,6 +20,8 @@ from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
 from octavo.engine.timeline import Timeline
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.plan.memory import plan_memory
+from octavo.plan.report import as_reasons, as_table
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,9 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     with timeline.stage("import torch"):
         from octavo.worker.build import build_runner, num_slots
         from octavo.worker.device import detect
-    settings = resolve(config, checkpoint.config, detect(), offline=offline)
+    device = detect()
+    settings = resolve(config, checkpoint.config, device, offline=offline)
+    log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):

@@ -62,3 +62,15 @@ def test_no_prompt_at_all(made: list[FakeLLM], monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["generate"]) == 2
     assert "-p" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("level", "shown"), [(None, False), ("INFO", True)])
+def test_only_the_text_is_printed_unless_the_log_is_asked_for(
+    made: list[FakeLLM], level: str | None, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr("logging.basicConfig", lambda **options: levels.append(options["level"]))
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    monkeypatch.setenv("OCTAVO_LOGGING_LEVEL", level or "")
+    assert main(["generate", "-p", "Hello"]) == 0
+    assert levels == ["INFO" if shown else "WARNING"]
