@@ -12,6 +12,7 @@ from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
 from octavo.engine.build import build_engine, open_model
 from octavo.engine.messages import Abort, Add, Ask, Finish
+from octavo.logs import start_logging
 from octavo.progress import Progress
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -44,6 +45,7 @@ class LLM:
     """A model ready to continue prompts. `flags` are those of `octavo serve` with underscores (`max_model_len=4096`)."""
 
     def __init__(self, model: str = DEFAULT_MODEL, **flags: Any) -> None:
+        start_logging()
         self.config = EngineConfig.from_flags(model=model, **flags)
         self._outbox = Collected()
         self._loop, self.info = build_engine(self.config, self._outbox, offline=True)

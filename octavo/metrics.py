@@ -100,6 +100,7 @@ class FrontMetrics:
         self._labels = (model_name, "0")
         tokens = one_two_five(max_model_len)
         self.stats = EngineStats()  # the last reading
+        self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
@@ -165,6 +166,7 @@ class FrontMetrics:
         yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
         yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
         yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
+        yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
         for name, counts in self.stats.histograms.items():
@@ -202,8 +204,10 @@ class FrontMetrics:
         family.add_metric(self._labels, *values)
         return family
 
-    def _by_label(self, name: str, help_text: str, label: str, counts: Mapping[str, float]) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine", label])
+    def _by_label(
+        self, name: str, help_text: str, label: str, counts: Mapping[str, float], kind: type[Any] = CounterMetricFamily
+    ) -> Metric:
+        family = kind(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine", label])
         for value, count in counts.items():
             family.add_metric((*self._labels, value), count)
         return family

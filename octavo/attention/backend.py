@@ -53,6 +53,7 @@ class Needs:
     sm: int = 0
     graphs: bool = False
     drafts_with_overlap: bool = False
+    elsewhere: bool = False  # asked for another machine: what is absent on this one does not count
 
 
 class AttentionBackend(Protocol):
@@ -74,7 +75,7 @@ class AttentionBackend(Protocol):
 
 def refusal(supports: Supports, needs: Needs) -> str | None:
     """Why a backend cannot serve these needs; None if it can."""
-    if supports.absent:
+    if supports.absent and not needs.elsewhere:
         return supports.absent
     sets: list[tuple[str, Iterable[Any], frozenset[Any]]] = [
         ("device", [needs.device], supports.devices),

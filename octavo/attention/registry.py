@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from octavo.attention.backend import AttentionBackend, Choice, Needs, choose
+from octavo.config.architecture import Architecture
+from octavo.config.fields import ConfigError
+from octavo.config.resolved import Resolved
 from octavo.registry import Registry
 
 BACKENDS = Registry(
@@ -28,4 +32,34 @@ def backend_for(asked: str, needs: Needs) -> Choice:
         for name in names:
             yield BACKENDS.load(name)()
 
-    return choose(candidates(), needs)
+    choice = choose(candidates(), needs)
+    later = [name for name in names if name != choice.backend.name and name not in choice.refused]
+    return replace(choice, refused={**choice.refused, **dict.fromkeys(later, f"{choice.backend.name} comes first and serves")})
+
+
+def choose_attention(architecture: Architecture, settings: Resolved, sm: int, elsewhere: bool = False) -> Choice:
+    """The backend of a model's layers on a device of compute capability `sm` (90 for 9.0); `elsewhere` plans for another machine.
+
+    Raises `ConfigError` where the asked one is not known or cannot serve, or none can.
+    """
+    asked = settings.attention_backend
+    if asked == "auto" and settings.optimization_level == 0:
+        asked = "reference"
+    needs = Needs(
+        device=settings.device,
+        kinds=frozenset("paged" if layer.window is None else "window" for layer in architecture.layers),
+        head_dims=frozenset({architecture.head_dim}),
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        softcap=architecture.attention_softcap is not None,
+        sm=sm,
+        graphs=bool(settings.graph_sizes),
+        drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
+        elsewhere=elsewhere,
+    )
+    if asked != "auto" and asked not in BACKENDS.names():
+        raise ConfigError("attention_backend", asked, f"use auto, {', '.join(BACKENDS.names())}")
+    try:
+        return backend_for(asked, needs)
+    except ValueError as error:
+        raise ConfigError("attention_backend", asked, str(error)) from None

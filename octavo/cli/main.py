@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +60,8 @@ def run(name: str, argv: list[str]) -> int:
     """Run one command; the exit code is 0, 1 (it failed), 2 (asked wrongly) or 130 (interrupted)."""
     from octavo.cli import flags, help
     from octavo.config.fields import ConfigError, UnknownSetting
-    from octavo.env import LOGGING_LEVEL, BadEnvironment
+    from octavo.env import BadEnvironment
+    from octavo.logs import start_logging
     from octavo.types import InvalidRequest
 
     command = COMMANDS[name]
@@ -72,10 +72,7 @@ def run(name: str, argv: list[str]) -> int:
         print(help.render(name, command.summary, command.usage, topics, asked))
         return 0
     try:
-        level = "WARNING" if command.quiet and LOGGING_LEVEL.given_as() is None else LOGGING_LEVEL.get()
-        logging.basicConfig(
-            level=level, format="%(levelname).1s %(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-        )
+        start_logging("WARNING" if command.quiet else None)
         return module.run(flags.parse(argv, topics, command.positional))
     except (flags.CommandLineError, ConfigError, UnknownSetting, BadEnvironment, InvalidRequest) as error:
         print(f"octavo {name}: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from octavo.config.engine import ENGINE_TOPICS
 from octavo.config.fields import Flag
 from octavo.config.model import ModelConfig
 from octavo.config.resolve import resolve
+from octavo.config.resolved import Resolved
 from octavo.plan.devices import GPUS, Device
 from octavo.plan.memory import num_parameters, plan_memory
 from octavo.plan.report import as_data, as_reasons, as_table
@@ -42,11 +43,20 @@ def run(settings: Settings) -> int:
     plan = plan_memory(arch, chosen, device)
     if options.json:
         head = {"model": asked.model.model, "device": device.name, "num_parameters": num_parameters(arch)}
-        print(json.dumps({**head, **as_data(plan, chosen)}))
+        print(json.dumps({**head, **as_data(plan, chosen), "attention": _attention(arch, chosen, device)}))
         return 0
     print(f"{asked.model.model} on {device.name}: {num_parameters(arch):,} parameters in {chosen.dtype}\n")
-    print(f"{as_table(plan, chosen)}\n\n{as_reasons(chosen)}")
+    print(f"{as_table(plan, chosen)}\n\n{as_reasons(chosen)}\n\n  attention")
+    print("\n".join(f"    {name}: {why}" for name, why in _attention(arch, chosen, device).items()))
     return 0
+
+
+def _attention(arch: Architecture, chosen: Resolved, device: Device) -> dict[str, str]:
+    """The attention backends by name: the chosen one first, then why each other is not."""
+    from octavo.attention.registry import choose_attention  # it brings torch in, which the arithmetic above does without
+
+    choice = choose_attention(arch, chosen, device.sm, elsewhere=device.kind == "cuda")
+    return {choice.backend.name: "chosen", **choice.refused}
 
 
 def _read_config(model: ModelConfig) -> Mapping[str, Any]:

@@ -126,6 +126,11 @@ class Scheduler:
         """Forget cached blocks; False, with nothing done, while sequences hold some."""
         return self.cache.reset()
 
+    @property
+    def num_preemptions(self) -> int:
+        """Since the start."""
+        return self.counts["preemptions"]
+
     def stats(self) -> Mapping[str, float]:
         """Gauges and running counters, by name."""
         pool = self.cache.pool
@@ -133,7 +138,7 @@ class Scheduler:
             "num_requests_running": len(self.running),
             "num_requests_waiting": len(self.waiting),
             "kv_cache_usage": self.cache.usage,
-            "num_preemptions": self.counts["preemptions"],
+            "num_preemptions": self.num_preemptions,
             "prefix_cache_queries": self.cache.queries,
             "prefix_cache_hits": self.cache.hits,
             "prompt_tokens": self.counts["prompt_tokens"],

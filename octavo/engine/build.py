@@ -57,7 +57,9 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
             executor = ProcessExecutor("octavo.engine.build:build_worker", (config, settings))
-        layout: KVLayout = executor.told[0]
+        layout: KVLayout
+        layout, inside = executor.told[0]
+        timeline.replace_last(inside)
     else:
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
@@ -67,13 +69,14 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 
-def build_worker(rank: int, config: EngineConfig, settings: Resolved) -> tuple[Worker, KVLayout]:
-    """A worker in its own process, which opens the checkpoint itself."""
+def build_worker(rank: int, config: EngineConfig, settings: Resolved) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
+    """A worker in its own process, which opens the checkpoint itself; with it its KV layout and where the seconds of its start went."""
     from octavo.worker.build import build_runner
 
     checkpoint = open_model(config)
-    runner = build_runner(settings, Architecture.from_config(checkpoint.config), checkpoint, Timeline(time.monotonic).stage)
-    return runner, runner.layout
+    timeline = Timeline(time.monotonic)
+    runner = build_runner(settings, Architecture.from_config(checkpoint.config), checkpoint, timeline.stage)
+    return runner, (runner.layout, timeline.stages)
 
 
 def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, timeline: Timeline) -> dict[str, Any]:

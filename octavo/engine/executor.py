@@ -28,6 +28,10 @@ class Executor(Protocol):
         """Second half of a plan with `masked` slices: `masks` holds packed token bits per masked slice, in `plan.masked` order."""
         ...
 
+    def check(self) -> None:
+        """Raise `ExecutorDead` if a worker has ended; asked now and then while there is nothing to run."""
+        ...
+
     def close(self) -> None:
         """End workers and give the device memory back."""
         ...

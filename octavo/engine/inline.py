@@ -48,5 +48,8 @@ class InlineExecutor:
     def sample(self, plan: Plan, masks: Any) -> None:
         self._halves.pop(plan.step).inner = self.worker.sample(plan, masks)
 
+    def check(self) -> None:
+        pass
+
     def close(self) -> None:
         self.worker.close()

@@ -16,6 +16,10 @@ from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 log = logging.getLogger(__name__)
+PREEMPTED = (
+    "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
+    "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
+)
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -55,6 +59,7 @@ class EngineLoop:
         self.step_ended_at_s = clock()
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
         self.stopping = False
+        self._warn_at = 1  # preemptions
 
     @property
     def busy(self) -> bool:
@@ -83,6 +88,10 @@ class EngineLoop:
             self._submit(plan)
         if self.flight and (len(self.flight) > self.depth or plan is None):
             self._commit(*self.flight.popleft())
+
+    def check(self) -> None:
+        """Raise `ExecutorDead` if no further step could run."""
+        self.executor.check()
 
     def close(self) -> None:
         self.flight.clear()
@@ -118,6 +127,14 @@ class EngineLoop:
         self.step_tokens.add(plan.num_tokens)
         self.step_sequences.add(len(plan.slices))
         self.outbox.send(self.scheduler.commit(plan, output, now_s))
+        self._warn_of_preemptions()
+
+    def _warn_of_preemptions(self) -> None:
+        """Once for the first, and whenever there are twice as many."""
+        count = self.scheduler.num_preemptions
+        if count >= self._warn_at:
+            self._warn_at = 2 * count
+            log.warning(PREEMPTED, count, len(self.scheduler.running), len(self.scheduler.waiting))
 
     def _failed(self, plan: Plan, error: Exception) -> None:
         """A step raised: its sequences end with the reason, all others go on."""

@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from octavo.logs import start_logging
+
 
 @dataclass(frozen=True)
 class Child:
@@ -91,6 +93,7 @@ def main() -> None:
     target, args = pickle.load(sys.stdin.buffer)
     die_with_parent(sys.stdin.buffer)
     try:
+        start_logging()
         function_at(target)(status, *args)
     except BaseException as error:
         traceback.print_exc()

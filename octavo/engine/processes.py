@@ -11,6 +11,7 @@ import pickle
 import socket
 import threading
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
@@ -64,6 +65,9 @@ class ProcessExecutor:
     def sample(self, plan: Plan, masks: Any) -> None:
         self._tell(("sample", plan, masks))
 
+    def check(self) -> None:
+        self._look_for_the_dead(wait([rank.child.status_fd for rank in self._ranks], timeout=0))
+
     def close(self) -> None:
         for rank in self._ranks:
             rank.child.kill()
@@ -92,9 +96,12 @@ class ProcessExecutor:
                     return pickle.loads(rank.link.recv_bytes())
                 except (EOFError, OSError):
                     raise self._dead(rank) from None
-            for other in self._ranks:
-                if other.child.status_fd in ready:
-                    raise self._dead(other)
+            self._look_for_the_dead(ready)
+
+    def _look_for_the_dead(self, ready: Collection[object]) -> None:
+        for rank in self._ranks:
+            if rank.child.status_fd in ready:
+                raise self._dead(rank)
 
     def _dead(self, rank: Rank) -> ExecutorDead:
         words = rank.last_words()

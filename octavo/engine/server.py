@@ -15,6 +15,7 @@ from octavo.engine.process import Status, function_at
 from octavo.types import SequenceOutput
 
 log = logging.getLogger(__name__)
+CHECK_EVERY_MS = 1000  # how soon the death of an idle worker is noticed
 
 
 class WireOutbox:
@@ -80,6 +81,8 @@ class Loop(Protocol):
 
     def step(self) -> None: ...
 
+    def check(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -98,6 +101,8 @@ class EngineServer:
     def run(self, loop: Loop) -> None:
         while loop.busy or not loop.stopping:
             loop.handle(self._receive(wait=not loop.busy))
+            if not loop.busy:
+                loop.check()
             if loop.busy:
                 loop.step()
         loop.close()
@@ -105,15 +110,15 @@ class EngineServer:
         self._context.term()
 
     def _receive(self, wait: bool) -> list[Command]:
-        """All commands that have arrived; with `wait`, blocks until there is one."""
+        """All commands that have arrived; with `wait`, blocks a while until there is one."""
         commands: list[Command] = []
-        flags = 0 if wait else zmq.NOBLOCK
+        if wait:
+            self._socket.poll(CHECK_EVERY_MS)
         while True:
             try:
-                front, data = self._socket.recv_multipart(flags)
+                front, data = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return commands
-            flags = zmq.NOBLOCK
             try:
                 command = decode_command(data)
             except Exception:  # a front of another version, or a bug there: nobody else's request suffers

@@ -23,6 +23,11 @@ class Timeline:
         self.stages.append((name, seconds))
         self.on_stage(name, seconds)
 
+    def replace_last(self, inside: list[tuple[str, float]]) -> None:
+        """Tell the last stage by those that passed inside it; what they leave of it keeps its name."""
+        name, seconds = self.stages.pop()
+        self.stages += [(name, seconds - sum(one for _, one in inside)), *inside]
+
     def __str__(self) -> str:
         total = sum(seconds for _, seconds in self.stages)
         return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.stages) + f", together {total:.2f} s"

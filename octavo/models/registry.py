@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from octavo.attention.backend import Choice, Needs
-from octavo.attention.registry import backend_for
+from octavo.attention.registry import choose_attention
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.layers.env import Env
@@ -57,7 +56,7 @@ def build_model(
     `scheme` gives the quantisation scheme of a linear layer by its path. Raises ValueError when no attention backend fits.
     """
     device = torch.device(settings.device)
-    attention = choose_attention(architecture, settings)
+    attention = choose_attention(architecture, settings, _compute_capability(device))
     log.info("attention by %s", attention)
     model = CausalLM(architecture, stage(architecture.num_layers, mesh.pp.rank, mesh.pp.size), LAYERS.load(architecture.family))
     env = Env(
@@ -74,31 +73,9 @@ def build_model(
     return model
 
 
-def attention_needs(architecture: Architecture, settings: Resolved) -> Needs:
-    device = torch.device(settings.device)
-    return Needs(
-        device=device.type,
-        kinds=frozenset("paged" if layer.window is None else "window" for layer in architecture.layers),
-        head_dims=frozenset({architecture.head_dim}),
-        dtype=settings.dtype,
-        kv_dtype=settings.kv_dtype,
-        softcap=architecture.attention_softcap is not None,
-        sm=_compute_capability(device),
-        graphs=bool(settings.graph_sizes),
-        drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
-    )
-
-
 def _compute_capability(device: torch.device) -> int:
     """90 for 9.0; 0 where it means nothing."""
     if device.type != "cuda":
         return 0
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def choose_attention(architecture: Architecture, settings: Resolved) -> Choice:
-    asked = settings.attention_backend
-    if asked == "auto" and settings.optimization_level == 0:
-        asked = "reference"
-    return backend_for(asked, attention_needs(architecture, settings))

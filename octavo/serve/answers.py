@@ -12,7 +12,7 @@ import msgspec
 
 from octavo.serve import sse
 from octavo.serve.errors import ApiError
-from octavo.serve.front import Front, merged
+from octavo.serve.front import Front, cache_advice, merged
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
 
@@ -141,7 +141,7 @@ class Call:
         return Usage(prompt, self.num_output_tokens, prompt + self.num_output_tokens, details)
 
     def _facts(self) -> OctavoFacts:
-        return OctavoFacts(self.num_cached_tokens, self.cache_miss)
+        return OctavoFacts(self.num_cached_tokens, self.cache_miss, cache_advice(self.cache_miss) or msgspec.UNSET)
 
 
 def finite(logprob: float) -> float:

@@ -23,6 +23,11 @@ from octavo.text.template import ChatTemplate
 from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
+CACHE_ADVICE = {  # by the reason that a miss begins with
+    "tokens": "put what changes from request to request after what stays the same",
+    "short": "only whole blocks are shared: lengthen what stays the same, or serve with a smaller --block-size",
+    "evicted": "a larger KV cache keeps prefixes longer",
+}
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ class Counting:
             metrics.inter_token_latency.observe(now_s - self._last_s)
         else:
             self._no_longer_waiting(state)
+            self._tell_cache_miss(state)
             metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s = now_s
 
@@ -122,9 +128,20 @@ class Counting:
             self._no_longer_waiting(state)
         front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
 
+    def _tell_cache_miss(self, state: RequestState) -> None:
+        if state.cache_miss is not None:
+            level = logging.INFO if self._front.config.enable_log_requests else logging.DEBUG
+            advice = cache_advice(state.cache_miss)
+            log.log(level, "%s: prefix cache: %s%s", state.request.id, state.cache_miss, f"; {advice}" if advice else "")
+
     def _no_longer_waiting(self, state: RequestState) -> None:
         self._front.num_waiting -= 1
         self._front.num_waiting_tokens -= len(state.request.prompt_token_ids)
+
+
+def cache_advice(miss: str | None) -> str | None:
+    """What would make the next such prompt hit the prefix cache."""
+    return None if miss is None else CACHE_ADVICE.get(miss.partition(":")[0])
 
 
 async def merged(streams: Sequence[AsyncGenerator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput]]:

@@ -149,6 +149,7 @@ class OctavoFacts(msgspec.Struct):
 
     num_cached_tokens: int
     cache_miss: str | None = None
+    advice: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):

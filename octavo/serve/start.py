@@ -31,7 +31,9 @@ async def start_front(asked: EngineConfig, config: ServerConfig, template: str |
     """The engine, started in its process, behind a front. `template` goes over the model's own. Raises what starting an engine raises."""
     engine, checkpoint = await start_engine(asked)
     intake = intake_of(asked, checkpoint, dict(engine.info))
-    return Front(engine, served_model(asked, config, checkpoint, intake, template), config)
+    front = Front(engine, served_model(asked, config, checkpoint, intake, template), config)
+    front.metrics.startup_s = dict(engine.info["timeline"])
+    return front
 
 
 def checked_template(asked: EngineConfig) -> str | None:

@@ -51,6 +51,19 @@ def test_when_none_fits_every_reason_is_told():
     assert "no attention backend" in str(error.value)
 
 
+def test_what_is_absent_here_may_be_there_on_another_machine():
+    absent = Supports(absent="it is not installed")
+    assert refusal(absent, NEEDS) == "it is not installed"
+    assert refusal(absent, replace(NEEDS, elsewhere=True)) is None
+
+
+def test_every_candidate_is_told():
+    needs = Needs("cpu", frozenset({"paged"}), frozenset({12}), "float32", "float32")
+    choice = backend_for("auto", needs)
+    assert {choice.backend.name, *choice.refused} == set(BACKENDS.names())
+    assert "cuda" in choice.refused["triton"]
+
+
 def test_by_name():
     needs = Needs("cpu", frozenset({"paged", "window"}), frozenset({12}), "float32", "float32", softcap=True)
     assert backend_for("reference", needs).backend.name == "reference"

@@ -64,13 +64,9 @@ def test_no_prompt_at_all(made: list[FakeLLM], monkeypatch: pytest.MonkeyPatch, 
     assert "-p" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("level", "shown"), [(None, False), ("INFO", True)])
-def test_only_the_text_is_printed_unless_the_log_is_asked_for(
-    made: list[FakeLLM], level: str | None, shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    levels: list[str] = []
-    monkeypatch.setattr("logging.basicConfig", lambda **options: levels.append(options["level"]))
-    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
-    monkeypatch.setenv("OCTAVO_LOGGING_LEVEL", level or "")
+def test_only_the_text_is_printed_unless_the_log_is_asked_for(made: list[FakeLLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The level given to `start_logging` yields to OCTAVO_LOGGING_LEVEL: tests/test_logs.py."""
+    levels: list[str | None] = []
+    monkeypatch.setattr("octavo.logs.start_logging", levels.append)
     assert main(["generate", "-p", "Hello"]) == 0
-    assert levels == ["INFO" if shown else "WARNING"]
+    assert levels == ["WARNING"]

@@ -25,6 +25,17 @@ def test_json_has_the_sizes(folder: str, capsys: pytest.CaptureFixture[str]) -> 
     assert plan["settings"]["max_model_len"] == 8192
 
 
+def test_attention_backends_are_listed_with_reasons(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h200", "--json"]) == 0
+    attention = json.loads(capsys.readouterr().out)["attention"]
+    assert attention.pop("triton") == "chosen"
+    assert set(attention) == {"cpu", "reference"}
+    assert main(["plan", folder, "--device", "h200", "--attention-backend", "reference", "-cc.cudagraph_mode", "NONE"]) == 0
+    assert "reference: chosen" in capsys.readouterr().out
+    assert main(["plan", folder, "--device", "h200", "--attention-backend", "nosuch"]) == 2
+    assert "triton, cpu, reference" in capsys.readouterr().err
+
+
 def test_overrides_count(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", folder, "--device", "h200", "--json", "--hf-overrides.num_hidden_layers", "16"]) == 0
     assert json.loads(capsys.readouterr().out)["kv_bytes_per_token"] == 65_536

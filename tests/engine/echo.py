@@ -49,6 +49,9 @@ class EchoLoop:
             if done:
                 del self.live[request_id]
 
+    def check(self) -> None:
+        pass
+
     def close(self) -> None:
         self.live.clear()
 

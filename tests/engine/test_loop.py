@@ -33,9 +33,9 @@ class Outbox:
 MODEL = FakeModel()
 
 
-def make_loop(depth: int, failing=()):
+def make_loop(depth: int, failing=(), num_blocks: int = 64):
     settings = Resolved(max_model_len=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, overlap_depth=depth)
-    layout = make_layout(64, 4)
+    layout = make_layout(num_blocks, 4)
     executor = FakeExecutor(layout, settings.max_num_seqs, MODEL, failing=failing)
     outbox = Outbox()
     clock = itertools.count().__next__
@@ -122,3 +122,16 @@ def test_sizes_of_steps_are_counted():
         assert sum(counts.values()) == stats["num_steps"]
     assert found["iteration_tokens_total"][16.0] >= 1, "a step full of prompt tokens"
     assert found["batch_size"][8.0] >= 1, "a step of both"
+
+
+def test_preemption_is_told_with_counts_and_flags_that_help(caplog):
+    """Feature M8. Twice as many are needed for a further line, so that the log stays readable."""
+    loop, _ = make_loop(1, num_blocks=16)
+    loop.handle([Add(request(f"r{k}", 20, 30)) for k in range(4)])
+    run(loop)
+    lines = [record.getMessage() for record in caplog.records if "preempted" in record.getMessage()]
+    count = loop.scheduler.num_preemptions
+    assert count >= 2
+    assert 1 <= len(lines) <= count.bit_length()
+    assert lines[0].startswith("1 times")
+    assert all(flag in lines[0] for flag in ("--kv-cache-memory-bytes", "--max-num-seqs", "OCTAVO_CPU_KVCACHE_SPACE"))

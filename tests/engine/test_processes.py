@@ -75,6 +75,20 @@ def test_a_killed_rank_that_nobody_reads_from_ends_the_group(executor):
     assert time.monotonic() - begin < 10
 
 
+def check_for(executor: ProcessExecutor, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        executor.check()
+        time.sleep(0.01)
+
+
+def test_a_death_is_noticed_when_nothing_runs(executor):
+    executor.check()
+    os.kill(executor.told[1]["pid"], signal.SIGKILL)
+    with pytest.raises(ExecutorDead, match="worker 1: its process ended with signal 9"):
+        check_for(executor, seconds=10)
+
+
 def test_a_failed_start_names_rank_and_error():
     with pytest.raises(ExecutorDead, match="worker 1: ValueError: this rank has no device"):
         ProcessExecutor(BUILD, ("broken",), num_ranks=2)

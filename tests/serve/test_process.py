@@ -1,5 +1,6 @@
 """The whole server as a user starts it: the command, the bundled model, processes that end together."""
 
+import os
 import re
 import signal
 import subprocess
@@ -27,23 +28,27 @@ def running(pid: int) -> bool:
         return False
 
 
+class Command(subprocess.Popen[str]):
+    told: list[str]  # lines of its log, until it was ready
+
+
 @contextmanager
-def command(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str, list[int]]]:
+def command(*flags: str) -> Iterator[tuple[Command, str, list[int]]]:
     """`octavo serve` on a free port: the process, its URL and its children, which are gone afterwards."""
     words = [sys.executable, "-m", "octavo", "serve", "--port", "0", "--max-model-len", "512", *flags]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    process = Command(words, stderr=subprocess.PIPE, text=True)
+    process.told = []
     engines: list[int] = []
     assert process.stderr is not None
     try:
-        told: list[str] = []
         for line in process.stderr:
-            told.append(line)
+            process.told.append(line)
             if ready := re.search(r"ready on (http://\S+?),", line):
                 engines = children(process.pid)
                 yield process, ready[1], engines
                 break
         else:
-            raise AssertionError("".join(told))
+            raise AssertionError("".join(process.told))
     finally:
         process.kill()
         process.wait()
@@ -80,15 +85,32 @@ def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
         assert process.wait(WAIT_S) == 0
 
 
-def test_no_process_outlives_a_killed_front() -> None:
-    with command() as (process, _, engines):
-        assert all(map(running, engines))
-        process.kill()
+SMALL = ("--load-format", "dummy", "--hf-overrides.num_hidden_layers", "1", "--kv-cache-memory-bytes", "64M")
+TOGETHER_S = 5.0  # after the death of one
 
 
-def test_a_killed_engine_ends_the_server() -> None:
-    with command() as (process, _, engines):
-        for engine in engines:
-            Path(f"/proc/{engine}").stat()
-            subprocess.run(["kill", "-9", str(engine)], check=True)
-        assert process.wait(WAIT_S) == 1
+@pytest.mark.parametrize(("victim", "number"), [("front", 0), ("engine", 1), ("worker", 2)])
+def test_the_death_of_any_one_ends_all_others(victim: str, number: int) -> None:
+    """Nothing runs at that time: an idle process notices too."""
+    with command(*SMALL, "--distributed-executor-backend", "mp") as (process, _, engines):
+        processes = [process.pid, *engines, *(worker for engine in engines for worker in children(engine))]
+        assert len(processes) == 3
+        os.kill(processes[number], signal.SIGKILL)
+        end = time.monotonic() + TOGETHER_S
+        while alive := [pid for pid in processes if running(pid)]:
+            assert time.monotonic() < end, f"{alive} of {processes} outlived the {victim}"
+            time.sleep(0.05)
+            process.poll()
+        assert process.wait() == (1 if number else -signal.SIGKILL)
+
+
+def test_a_start_says_where_memory_and_seconds_go() -> None:
+    """Features M1, M2, C5: the budget, the value that gives it again, the attention backend, the start's stages, in log and metrics."""
+    with command(*SMALL, "--distributed-executor-backend", "mp") as (process, url, _):
+        text = httpx.get(f"{url}/metrics").text
+        stages = dict(re.findall(r'^octavo:startup_seconds\{.*stage="(.*?)"\} (\S+)', text, re.MULTILINE))
+        assert {"open checkpoint", "import torch", "start workers", "build model", "load weights"} <= set(stages)
+        assert all(float(seconds) >= 0 for seconds in stages.values())
+    log = "".join(process.told)
+    for words in ("weights  ", "KV cache  ", "total  ", "--kv-cache-memory-bytes 67108864", "attention by cpu", "ready: open checkpoint"):
+        assert words in log

@@ -349,10 +349,19 @@ async def test_request_id_headers() -> None:
 
 
 async def test_what_the_cache_gave() -> None:
-    async with client(Script(num_cached_tokens=2, cache_miss="tokens differ at 2")) as api:
+    async with client(Script(num_cached_tokens=2, cache_miss="new: nothing is cached from token 2 on")) as api:
         answer = (await api.post(COMPLETIONS, {"prompt": "abc"})).json()
         assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-        assert answer["octavo"] == {"num_cached_tokens": 2, "cache_miss": "tokens differ at 2"}
+        assert answer["octavo"] == {"num_cached_tokens": 2, "cache_miss": "new: nothing is cached from token 2 on"}
+
+
+async def test_a_miss_that_can_be_avoided_comes_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+    """Feature M6: in the answer, and in the log where requests are logged."""
+    caplog.set_level("INFO", "octavo.serve")
+    async with client(Script(cache_miss="short: 3 shared tokens are under one block"), enable_log_requests=True) as api:
+        answer = (await api.post(COMPLETIONS, {"prompt": "abc"})).json()
+        assert "--block-size" in answer["octavo"]["advice"]
+        assert any("prefix cache: short: 3 shared" in line and "--block-size" in line for line in caplog.messages)
 
 
 async def test_unknown_model() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.style.source import Source, sources
 
-BASE = ("types", "env")
+BASE = ("types", "env", "logs")
 TENSORS = (*BASE, "context", "registry", "core", "config", "ops")
 NETWORK = (*TENSORS, "parallel", "quant", "attention", "layers")
 HANDS = (*NETWORK, "models", "sampling", "drafting", "text", "plan", "worker")
@@ -12,6 +12,7 @@ HANDS = (*NETWORK, "models", "sampling", "drafting", "text", "plan", "worker")
 LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
     "env": (),
+    "logs": ("env",),
     "registry": (),
     "context": (),
     "progress": (),
@@ -38,6 +39,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "serve": ("async_llm", "engine", "config", "text", "metrics", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),
     "bench": (*HANDS, "engine", "llm", "progress"),
+    "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
     "cli": ("llm", "serve", "bench", "plan", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }

@@ -1,0 +1,15 @@
+"""Stages of a start add up."""
+
+from octavo.engine.timeline import Timeline
+
+
+def test_stages_inside_the_last_one_take_their_time_from_it() -> None:
+    times = iter([0.0, 1.0, 1.0, 6.0])
+    timeline = Timeline(lambda: next(times))
+    with timeline.stage("import"):
+        pass
+    with timeline.stage("start workers"):
+        pass
+    timeline.replace_last([("build", 1.5), ("load", 3.0)])
+    assert timeline.stages == [("import", 1.0), ("start workers", 0.5), ("build", 1.5), ("load", 3.0)]
+    assert str(timeline).endswith("together 6.00 s")
