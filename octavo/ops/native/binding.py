@@ -115,12 +115,16 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @functools.cache
 def shared_native() -> Native | None:
-    """The process's team over the cores it may use; None, with a line in the log, where the kernels cannot be had."""
+    """The process's team over the cores it may use; None, with a line in the log, where the kernels cannot be had.
+
+    Torch is left one thread: what remains for it is small, and its own waiting threads would take the cores from the team.
+    """
     try:
         native = Native(env.cache_root(), env.OMP_NUM_THREADS.get() or usable_cores())
     except (CompilerError, OSError) as error:
         logger.warning("no C kernels, so operations run in torch, several times slower: %s", error)
         return None
+    torch.set_num_threads(1)
     logger.info("C kernels for %s on %d threads", native.variant, native.num_threads)
     return native
 

@@ -4,78 +4,96 @@
 #define WIDTH 16 /* outputs of a panel */
 #define VECTORS (WIDTH / LANES)
 #if LANES == 16
-#define MOST_PANELS 4
+#define PANELS 4 /* side by side, where rows are many */
 #else
-#define MOST_PANELS 2
+#define PANELS 1
 #endif
+#define SUMS (PANELS > 2 ? PANELS : 2)
 
-/* P panels, panel_bytes apart, by M rows of x (float32, or bf16 where the machine multiplies its pairs). */
-INLINE void panel_tile(int P, int M, int wtype, int pairs, const char *w, int64_t panel_bytes, const char *x, int64_t ldx, int64_t k,
-                       vf acc[MOST_PANELS][TILE_M][VECTORS]) {
+/* P panels, panel_bytes apart, by M rows of x (float32, or bf16 where the machine multiplies its pairs); either P or C is 1. With C = 2
+ * every other step adds to sums of its own, for few rows: else each step would wait for the one before it. */
+INLINE void panel_tile(int P, int C, int M, int wtype, int pairs, const char *w, int64_t panel_bytes, const char *x, int64_t ldx, int64_t k,
+                       vf acc[SUMS][TILE_M][VECTORS]) {
 #pragma GCC unroll 8
-    for (int p = 0; p < P; p++)
+    for (int p = 0; p < P * C; p++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; v++)
                 acc[p][m][v] = (vf){0};
+    const float *xs = (const float *)x;
     if (pairs) {
 #if defined(__AVX512BF16__)
-        for (int64_t i = 0; i < k; i += 2) {
-            __m512bh xs[TILE_M];
+        for (int64_t i = 0; i < k; i += 2 * C) {
+#pragma GCC unroll 2
+            for (int c = 0; c < C && i + 2 * c < k; c++) {
+                __m512bh ones[TILE_M];
 #pragma GCC unroll 8
-            for (int m = 0; m < M; m++) {
-                int32_t two;
-                memcpy(&two, x + (m * ldx + i) * 2, 4);
-                xs[m] = (__m512bh)_mm512_set1_epi32(two);
-            }
+                for (int m = 0; m < M; m++) {
+                    int32_t two;
+                    memcpy(&two, x + (m * ldx + i + 2 * c) * 2, 4);
+                    ones[m] = (__m512bh)_mm512_set1_epi32(two);
+                }
 #pragma GCC unroll 8
-            for (int p = 0; p < P; p++) {
-                __m512bh ws = (__m512bh)_mm512_loadu_si512(w + p * panel_bytes + i * WIDTH * 2);
+                for (int p = 0; p < P; p++) {
+                    __m512bh ws = (__m512bh)_mm512_loadu_si512(w + p * panel_bytes + (i + 2 * c) * WIDTH * 2);
 #pragma GCC unroll 8
-                for (int m = 0; m < M; m++)
-                    acc[p][m][0] = (vf)_mm512_dpbf16_ps((__m512)acc[p][m][0], ws, xs[m]);
+                    for (int m = 0; m < M; m++)
+                        acc[p + c][m][0] = (vf)_mm512_dpbf16_ps((__m512)acc[p + c][m][0], ws, ones[m]);
+                }
             }
         }
 #endif
-        return;
-    }
-    const float *xs = (const float *)x;
-    if (wtype == F32) {
-        for (int64_t i = 0; i < k; i++)
-#pragma GCC unroll 8
-            for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; v++) {
-                    vf ws = load(w + p * panel_bytes, i * WIDTH + v * LANES, F32);
-#pragma GCC unroll 8
-                    for (int m = 0; m < M; m++)
-                        acc[p][m][v] += ws * xs[m * ldx + i];
-                }
-        return;
-    }
-    for (int64_t i = 0; i < k; i += 2)
+    } else if (wtype == F32) {
+        for (int64_t i = 0; i < k; i += C)
 #pragma GCC unroll 2
-        for (int odd = 0; odd < 2; odd++) /* one after the other: both at once need more registers than there are */
+            for (int c = 0; c < C && i + c < k; c++)
 #pragma GCC unroll 8
-            for (int p = 0; p < P; p++) {
-                vf ws[VECTORS];
+                for (int p = 0; p < P; p++) {
+                    vf ws[VECTORS];
 #pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; v++) {
-                    vu both;
-                    memcpy(&both, w + p * panel_bytes + (i * WIDTH + v * 2 * LANES) * 2, sizeof both);
-                    ws[v] = (vf)(odd ? both & 0xffff0000u : both << 16);
-                    KEEP(ws[v]);
+                    for (int v = 0; v < VECTORS; v++) {
+                        ws[v] = load(w + p * panel_bytes, (i + c) * WIDTH + v * LANES, F32);
+                        KEEP(ws[v]);
+                    }
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) {
+                        vf one = splat(xs[m * ldx + i + c]);
+                        KEEP(one);
+#pragma GCC unroll 8
+                        for (int v = 0; v < VECTORS; v++)
+                            acc[p + c][m][v] += ws[v] * one;
+                    }
                 }
+    } else {
+        for (int64_t i = 0; i < k; i += 2)
+#pragma GCC unroll 2
+            for (int odd = 0; odd < 2; odd++) /* one after the other: both at once need more registers than there are */
 #pragma GCC unroll 8
-                for (int m = 0; m < M; m++) {
-                    vf one = splat(xs[m * ldx + i + odd]);
-                    KEEP(one);
+                for (int p = 0; p < P; p++) {
+                    vf ws[VECTORS];
 #pragma GCC unroll 8
-                    for (int v = 0; v < VECTORS; v++)
-                        acc[p][m][v] += ws[v] * one;
+                    for (int v = 0; v < VECTORS; v++) {
+                        vu both;
+                        memcpy(&both, w + p * panel_bytes + (i * WIDTH + v * 2 * LANES) * 2, sizeof both);
+                        ws[v] = (vf)(odd ? both & 0xffff0000u : both << 16);
+                        KEEP(ws[v]);
+                    }
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) {
+                        vf one = splat(xs[m * ldx + i + odd]);
+                        KEEP(one);
+#pragma GCC unroll 8
+                        for (int v = 0; v < VECTORS; v++)
+                            acc[C == 2 ? odd : p][m][v] += ws[v] * one;
+                    }
                 }
-            }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; C == 2 && m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++)
+            acc[0][m][v] += acc[1][m][v];
 }
 
 static __attribute__((noinline)) void put_outputs(const struct linear *a, int64_t m, int64_t n, const vf *y) {
@@ -88,16 +106,16 @@ static __attribute__((noinline)) void put_outputs(const struct linear *a, int64_
 /* M rows of x from row m of out on, against `count` panels from `panel` on. */
 INLINE void panel_rows(const struct linear *a, int wtype, int pairs, int M, const char *x, int64_t ldx, int64_t m, int64_t panel,
                        int64_t count) {
-    const int most = M <= 2 || LANES == 16 ? MOST_PANELS : 1;
+    const int most = M <= 2 ? 1 : PANELS, C = M <= 2 ? 2 : 1;
     int64_t panel_bytes = WIDTH * a->k * dtype_bytes(wtype);
     for (int64_t end = panel + count; panel < end;) {
-        vf acc[MOST_PANELS][TILE_M][VECTORS];
+        vf acc[SUMS][TILE_M][VECTORS];
         const char *w = a->w + panel * panel_bytes;
         int P = end - panel >= most ? most : 1;
         if (P == most)
-            panel_tile(most, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
+            panel_tile(most, C, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
         else
-            panel_tile(1, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
+            panel_tile(1, C, M, wtype, pairs, w, panel_bytes, x, ldx, a->k, acc);
 #pragma GCC unroll 8
         for (int p = 0; p < most; p++)
 #pragma GCC unroll 8
@@ -124,7 +142,7 @@ INLINE void panel_block(const struct linear *a, int wtype, int pairs, int64_t ro
 INLINE void panels_of(struct lane *lane, const struct linear *a, int wtype, int pairs) {
     int64_t total = a->n / WIDTH, down = (a->m + BLOCK_M - 1) / BLOCK_M, bytes = dtype_bytes((int)a->xtype);
     int64_t block = (total + 4 * lane->count - 1) / (4 * lane->count), converted = -1;
-    block = block < MOST_PANELS ? MOST_PANELS : block;
+    block = block < PANELS ? PANELS : block;
     int64_t across = (total + block - 1) / block;
     float *wide = pairs || a->xtype == F32 ? NULL : lane_scratch(lane, (size_t)(least(a->m, BLOCK_M) * a->k) * sizeof(float));
     for (int64_t item; (item = lane_claim(lane)) < across * down;) {
