@@ -99,7 +99,7 @@ FOREIGN_SAMPLING_PARAMS = {
     "flat_logprobs": "log-probabilities come as one mapping a token; leave it out",
     "thinking_token_budget": "reasoning is not told apart from the answer; use max_tokens",
     "repetition_detection": "use repetition_penalty or frequency_penalty",
-    "logits_processors": "no foreign code runs in a step; use logit_bias, bad_words or allowed_token_ids",
+    "logits_processors": "stages of your own belong to the engine: --logits-processors (docs/sampling.md); or use logit_bias, bad_words",
     "guided_decoding": "its newer name is structured_outputs",
     "extra_args": "nothing here reads them; leave it out",
 }

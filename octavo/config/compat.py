@@ -67,7 +67,6 @@ MODEL = {
     ),
     "enable_sleep_mode": _refused("an instance cannot be put to sleep in this version; stop it and start it again", takes="switch"),
     "model_impl": _refused("models are Octavo's own; use auto", "auto", "vllm"),
-    "logits_processors": _refused(_FOREIGN_CODE, takes="list"),
     "quantization": _refused(
         "only the formats of .gguf files are read; use a .gguf file, or a checkpoint without quantisation", "gguf", short="-q"
     ),

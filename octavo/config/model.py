@@ -54,6 +54,9 @@ class ModelConfig:
     )
     chat_template: Annotated[str | None, Flag("Jinja template of chats, as a file or in one line; default: the model's own")] = None
     max_logprobs: Annotated[int, Flag("most log-probabilities a token that a request may ask for; -1: the whole vocabulary")] = 20
+    logits_processors: Annotated[
+        tuple[str, ...], Flag("sampling stages of your own, as package.module:Class, applied in this order (docs/sampling.md)")
+    ] = ()
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -29,6 +29,7 @@ class Resolved:
     long_prefill_token_threshold: int = 0  # 0: no prompt counts as long
     overlap_depth: int = 1  # plans in flight beside the one being committed
     num_speculative_tokens: int = 0
+    logits_processors: tuple[str, ...] = ()  # the user's own sampling stages, by dotted name
     # layout over ranks
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1

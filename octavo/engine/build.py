@@ -48,7 +48,7 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         checkpoint = open_model(config)
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
-        from octavo.worker.build import build_runner, num_slots
+        from octavo.worker.build import build_runner, num_slots, slot_need
         from octavo.worker.device import detect
     device = detect()
     settings = resolve(config, checkpoint.config, device, offline=offline)
@@ -63,7 +63,8 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     else:
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
-    scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), [SlotPool(num_slots(settings))])
+    slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
+    scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), [slots])
     log.info("ready: %s", timeline)
     loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from octavo.config.fields import ConfigError
 from octavo.core.plan import Admission
 from octavo.types import SamplingParams
 
@@ -110,15 +111,15 @@ class View:
 def load_stage(name: str, vocab_size: int) -> Stage:
     """The user's own stage, given as `package.module:Class` or `package.module.Class`; called with the vocabulary's size.
 
-    Raises `ValueError` if it cannot be imported or lacks a part of the protocol.
+    Raises `ConfigError` if it cannot be imported or lacks a part of the protocol.
     """
     module, _, attribute = name.replace(":", ".").rpartition(".")
     try:
         stage = getattr(importlib.import_module(module), attribute)(vocab_size)
         hash(stage)  # stages are members of sets
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(f"the logits processor {name!r} could not be made: {error}") from error
+        raise ConfigError("logits_processors", name, f"it could not be made: {error}") from error
     missing = [part for part in ("columns", "wants", "fill", "apply", "update") if not hasattr(stage, part)]
     if missing:
-        raise ValueError(f"the logits processor {name!r} has no {', '.join(missing)}: see octavo.sampling.stage.Stage")
+        raise ConfigError("logits_processors", name, f"it has no {', '.join(missing)}: see octavo.sampling.stage.Stage")
     return stage

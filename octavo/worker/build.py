@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -11,13 +11,15 @@ import torch
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.kv.layout import lay_out
+from octavo.core.limits import needs_vocabulary_slot
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
-from octavo.sampling.stage import Stage
+from octavo.sampling.stage import Place, Stage, load_stage
+from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.graphs import DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind
@@ -35,7 +37,6 @@ def build_runner(
     architecture: Architecture,
     checkpoint: Checkpoint,
     timed: Callable[[str], AbstractContextManager[None]],
-    own_stages: Sequence[Stage] = (),
 ) -> Runner:
     """A runner ready for its first plan. `timed(name)` measures a stage of the start."""
     device = torch.device(settings.device)
@@ -51,7 +52,7 @@ def build_runner(
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
         bind(layers, layout, allocate(layout, device))
     ops = choose_ops(device.type, settings.optimization_level)
-    sampler = Sampler(architecture.vocab, own_stages, ops)
+    sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
@@ -65,6 +66,17 @@ def build_runner(
             runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device)
             runner.graphs.capture([Recipe(())])
     return runner
+
+
+def own_stages(settings: Resolved, vocab_size: int) -> list[Stage]:
+    """The user's own sampling stages. Raises `ConfigError`."""
+    return [load_stage(name, vocab_size) for name in settings.logits_processors]
+
+
+def slot_need(settings: Resolved, vocab_size: int) -> Callable[[SamplingParams], bool]:
+    """Which sequences hold columns as wide as the vocabulary: by a stage of ours or by one of the user's."""
+    wide = [stage for stage in own_stages(settings, vocab_size) if any(column.place is Place.SLOT for column in stage.columns)]
+    return lambda params: needs_vocabulary_slot(params) or any(stage.wants(params) for stage in wide)
 
 
 def num_slots(settings: Resolved) -> int:

@@ -59,6 +59,15 @@ def command(*flags: str) -> Iterator[tuple[Command, str, list[int]]]:
             time.sleep(0.05)
 
 
+def check_what_a_start_says(log: str, metrics: str) -> None:
+    """Features M1, M2, C3, C5: the budget, the value that gives it again, loading rate, attention backend, and where the seconds went."""
+    for words in ("weights  ", "KV cache  ", "total  ", "--kv-cache-memory-bytes ", "attention by cpu", "GB/s", "ready: open checkpoint"):
+        assert words in log
+    stages = dict(re.findall(r'^octavo:startup_seconds\{.*stage="(.*?)"\} (\S+)', metrics, re.MULTILINE))
+    assert {"open checkpoint", "import torch", "build model", "load weights"} <= set(stages)
+    assert all(float(seconds) >= 0 for seconds in stages.values())
+
+
 def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
     with command("--served-model-name", "small") as (process, url, engines), openai.OpenAI(base_url=f"{url}/v1", api_key="x") as api:
         assert len(engines) == 1
@@ -81,6 +90,7 @@ def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
         metrics = httpx.get(f"{url}/metrics").text
         for name in ("iteration_tokens_total_bucket", "batch_size_bucket", "prefix_cache_queries_total", "prefix_cache_misses_total"):
             assert f"octavo:{name}" in metrics, "the engine's own readings come through"
+        check_what_a_start_says("".join(process.told), metrics)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 
@@ -102,15 +112,3 @@ def test_the_death_of_any_one_ends_all_others(victim: str, number: int) -> None:
             time.sleep(0.05)
             process.poll()
         assert process.wait() == (1 if number else -signal.SIGKILL)
-
-
-def test_a_start_says_where_memory_and_seconds_go() -> None:
-    """Features M1, M2, C5: the budget, the value that gives it again, the attention backend, the start's stages, in log and metrics."""
-    with command(*SMALL, "--distributed-executor-backend", "mp") as (process, url, _):
-        text = httpx.get(f"{url}/metrics").text
-        stages = dict(re.findall(r'^octavo:startup_seconds\{.*stage="(.*?)"\} (\S+)', text, re.MULTILINE))
-        assert {"open checkpoint", "import torch", "start workers", "build model", "load weights"} <= set(stages)
-        assert all(float(seconds) >= 0 for seconds in stages.values())
-    log = "".join(process.told)
-    for words in ("weights  ", "KV cache  ", "total  ", "--kv-cache-memory-bytes 67108864", "attention by cpu", "ready: open checkpoint"):
-        assert words in log
