@@ -165,19 +165,21 @@ class LLM:
             with Progress(len(order), "requests", shown=use_tqdm) as progress:
                 while open_states:
                     self._loop.step()
-                    for request_id, news in _by_request(self._outbox.take()).items():
-                        output = self._feed(open_states[request_id], news) if request_id in open_states else None
+                    for news in self._outbox.take():
+                        state = open_states.get(news.request_id)
+                        output = None if state is None else self._feed(state, news)
                         if output is not None and output.finished:
-                            finished[request_id] = output
-                            del open_states[request_id]
+                            finished[output.request_id] = output
+                            del open_states[output.request_id]
                             progress.advance()
         finally:
             self._loop.handle([Abort(request_id) for request_id in open_states])
         return [finished[request_id] for request_id in order]
 
-    def _feed(self, state: RequestState, news: Sequence[SequenceOutput]) -> RequestOutput | None:
-        output, stopped = state.feed(news)
-        self._loop.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])
+    def _feed(self, state: RequestState, news: SequenceOutput) -> RequestOutput | None:
+        output, stopped = state.feed((news,))
+        if stopped:
+            self._loop.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])
         return output
 
 
@@ -196,10 +198,3 @@ def _content(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
         if prompt.get(name) is not None:
             return prompt[name], prompt.get("cache_salt")
     raise InvalidRequest("prompt", sorted(prompt), "give it as prompt (a text) or as prompt_token_ids")
-
-
-def _by_request(news: Iterable[SequenceOutput]) -> dict[str, list[SequenceOutput]]:
-    found: dict[str, list[SequenceOutput]] = {}
-    for output in news:
-        found.setdefault(output.request_id, []).append(output)
-    return found

@@ -6,7 +6,7 @@ Law: however the tokens are split over steps, and whatever the output kind, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from octavo.text.detokenize import Detokenizer, Tokenizer
 from octavo.text.logprobs import decode_position
@@ -47,9 +47,22 @@ class Continuation:
         self._detokenizer = None
         if tokenizer is not None and params.detokenize:
             self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids)
+        # Where nobody looks at the text before its end, and nothing in it can end it, tokens are only kept until then.
+        self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
+
+    def keep(self, token_ids: Sequence[int]) -> None:
+        """Take in tokens of a deferred text that goes on."""
+        self._token_ids.extend(token_ids)
+        self.num_tokens += len(token_ids)
 
     def push(self, news: SequenceOutput) -> bool:
         """Take in the news; True when a stop string has ended the text, which the engine does not know yet."""
+        if self.deferred:
+            if news.finish_reason is None:
+                self.keep(news.token_ids)
+                return False
+            news = news._replace(token_ids=(*self._token_ids, *news.token_ids))
+            self._token_ids, self.num_tokens = [], 0
         last = len(news.token_ids) - 1
         for at, token_id in enumerate(news.token_ids):
             if self._with_logprobs:
@@ -174,6 +187,10 @@ class RequestState:
         for one in news:
             continuation = self.continuations[one.index]
             if continuation.finish_reason is not None:
+                continue
+            if continuation.deferred and one.finish_reason is None and one.num_cached_tokens is None and not one.prompt_logprobs:
+                continuation.keep(one.token_ids)  # the usual news of an offline batch: nothing to tell anybody
+                self.num_output_tokens += len(one.token_ids)
                 continue
             self._note(one)
             told = continuation.num_tokens

@@ -15,48 +15,69 @@ _HEADS_AT_ONCE = 8
 
 
 @triton.jit
-def _normed_rotated(x, head, heads_mask, weight, cos_sin, eps, D, ROTATED, NORM: tl.constexpr, ROPE: tl.constexpr, BLOCK_D: tl.constexpr):
-    """x points at a token's first head: the heads `head` [HB] of it, normed and rotated, [HB, BLOCK_D] float32."""
-    at = tl.arange(0, BLOCK_D)
-    inside = heads_mask[:, None] & (at < D)[None, :]
-    value = tl.load(x + head[:, None] * D + at[None, :], mask=inside, other=0.0).to(tl.float32)
+def _normed_rotated(x, head, mask, weight, cos_sin, eps, D: tl.constexpr, ROTATED: tl.constexpr, NORM: tl.constexpr, HALF: tl.constexpr):
+    """x points at a token's first head: of its heads `head` [HB], normed and rotated, the parts [0, D / 2) and [D / 2, D), each [HB, HALF].
+
+    The two values of a rotary pair lie D / 2 apart where the whole head turns, so each half is one run of memory.
+    """
+    at = tl.arange(0, HALF)
+    inside = mask[:, None] & (at < D // 2)[None, :]
+    place = x + head[:, None] * D + at[None, :]
+    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(place + D // 2, mask=inside, other=0.0).to(tl.float32)
     if NORM:
-        norm = tl.rsqrt(tl.sum(value * value, axis=1) / D + eps)  # [HB]
-        value = value * norm[:, None] * tl.load(weight + at, mask=at < D, other=0.0)[None, :]
-    if ROPE:
-        half = ROTATED // 2
-        partner_at = tl.where(at < half, at + half, tl.where(at < ROTATED, at - half, at))
-        partner = tl.load(x + head[:, None] * D + partner_at[None, :], mask=inside, other=0.0).to(tl.float32)
-        if NORM:
-            partner = partner * norm[:, None] * tl.load(weight + partner_at, mask=at < D, other=0.0)[None, :]
-        pair = tl.where(at < half, at, at - half)
-        turns = at < ROTATED
-        cos = tl.load(cos_sin + pair, mask=turns, other=1.0)
-        sin = tl.load(cos_sin + half + pair, mask=turns, other=0.0)
-        value = value * cos[None, :] + partner * tl.where(at < half, -sin, sin)[None, :]
-    return value
+        norm = tl.rsqrt((tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)) / D + eps)  # [HB]
+        first = first * norm[:, None] * tl.load(weight + at, mask=at < D // 2, other=0.0)[None, :]
+        second = second * norm[:, None] * tl.load(weight + D // 2 + at, mask=at < D // 2, other=0.0)[None, :]
+    if ROTATED == D:
+        cos = tl.load(cos_sin + at, mask=at < D // 2, other=1.0)[None, :]
+        sin = tl.load(cos_sin + D // 2 + at, mask=at < D // 2, other=0.0)[None, :]
+        turned = first * cos - second * sin
+        second = second * cos + first * sin
+        first = turned
+    elif ROTATED > 0:  # pairs lie inside the first ROTATED values: their partners are loaded once more
+        first = _partly_rotated(x, head, mask, weight, cos_sin, norm if NORM else 1.0, first, at, D, ROTATED, NORM)
+        second = _partly_rotated(x, head, mask, weight, cos_sin, norm if NORM else 1.0, second, at + D // 2, D, ROTATED, NORM)
+    return first, second
+
+
+@triton.jit
+def _partly_rotated(x, head, mask, weight, cos_sin, norm, value, at, D: tl.constexpr, ROTATED: tl.constexpr, NORM: tl.constexpr):
+    """`value` [HB, HALF] at the columns `at`, of which those below ROTATED turn."""
+    half: tl.constexpr = ROTATED // 2
+    turns = at < ROTATED
+    partner_at = tl.where(at < half, at + half, at - half)
+    partner = tl.load(x + head[:, None] * D + partner_at[None, :], mask=mask[:, None] & turns[None, :], other=0.0).to(tl.float32)
+    if NORM:
+        partner = partner * norm[:, None] * tl.load(weight + partner_at, mask=turns, other=0.0)[None, :]
+    pair = tl.where(at < half, at, at - half)
+    cos = tl.load(cos_sin + pair, mask=turns, other=1.0)[None, :]
+    sin = tl.load(cos_sin + half + pair, mask=turns, other=0.0)[None, :]
+    return value * cos + partner * tl.where(at < half, -1.0, 1.0)[None, :] * sin
 
 
 @triton.jit
 def _rope_and_write(
-    qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, D, ROTATED, block_tokens, qkv_stride, block_stride,
-    NORM: tl.constexpr, ROPE: tl.constexpr, HB: tl.constexpr, BLOCK_D: tl.constexpr,
+    qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv_stride, block_stride,
+    block_tokens: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, NORM: tl.constexpr, HB: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts = tl.cdiv(heads, HB)
     kv_parts = tl.cdiv(kv_heads, HB)
-    at = tl.arange(0, BLOCK_D)
+    at = tl.arange(0, HALF)
     row = qkv + token * qkv_stride
     table = cos_sin
-    if ROPE:
+    if ROTATED > 0:
         table = cos_sin + tl.load(positions + token) * ROTATED
     if part < q_parts:
         head = part * HB + tl.arange(0, HB)
         mask = head < heads
-        q = _normed_rotated(row, head, mask, q_norm, table, eps, D, ROTATED, NORM, ROPE, BLOCK_D)
+        inside = mask[:, None] & (at < D // 2)[None, :]
+        first, second = _normed_rotated(row, head, mask, q_norm, table, eps, D, ROTATED, NORM, HALF)
         out = q_out + token * heads * D + head[:, None] * D + at[None, :]
-        tl.store(out, q.to(q_out.dtype.element_ty), mask=mask[:, None] & (at < D)[None, :])
+        tl.store(out, first.to(q_out.dtype.element_ty), mask=inside)
+        tl.store(out + D // 2, second.to(q_out.dtype.element_ty), mask=inside)
         return
     slot = tl.load(slots + token)
     if slot < 0:
@@ -64,15 +85,17 @@ def _rope_and_write(
     is_v = part >= q_parts + kv_parts
     head = (part - q_parts - tl.where(is_v, kv_parts, 0)) * HB + tl.arange(0, HB)
     mask = head < kv_heads
-    where = kv + (slot // block_tokens) * block_stride + (slot % block_tokens) * kv_heads * D
-    target = where + head[:, None] * D + at[None, :]
-    inside = mask[:, None] & (at < D)[None, :]
+    inside = mask[:, None] & (at < D // 2)[None, :]
+    target = kv + (slot // block_tokens) * block_stride + (slot % block_tokens) * kv_heads * D + head[:, None] * D + at[None, :]
     if is_v:
-        v = tl.load(row + (heads + kv_heads) * D + head[:, None] * D + at[None, :], mask=inside, other=0.0)
-        tl.store(target + block_tokens * kv_heads * D, v.to(kv.dtype.element_ty), mask=inside)
+        source = row + (heads + kv_heads) * D + head[:, None] * D + at[None, :]
+        target += block_tokens * kv_heads * D
+        tl.store(target, tl.load(source, mask=inside, other=0.0).to(kv.dtype.element_ty), mask=inside)
+        tl.store(target + D // 2, tl.load(source + D // 2, mask=inside, other=0.0).to(kv.dtype.element_ty), mask=inside)
     else:
-        k = _normed_rotated(row + heads * D, head, mask, k_norm, table, eps, D, ROTATED, NORM, ROPE, BLOCK_D)
-        tl.store(target, k.to(kv.dtype.element_ty), mask=inside)
+        first, second = _normed_rotated(row + heads * D, head, mask, k_norm, table, eps, D, ROTATED, NORM, HALF)
+        tl.store(target, first.to(kv.dtype.element_ty), mask=inside)
+        tl.store(target + D // 2, second.to(kv.dtype.element_ty), mask=inside)
 
 
 def rope_and_write(
@@ -95,8 +118,8 @@ def rope_and_write(
     if num_tokens:
         parts = triton.cdiv(heads, _HEADS_AT_ONCE) + 2 * triton.cdiv(kv_heads, _HEADS_AT_ONCE)
         _rope_and_write[(num_tokens, parts)](
-            qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, head_dim,
-            0 if cos_sin is None else cos_sin.shape[1], block_tokens, qkv.stride(0), kv.stride(0),
-            NORM=q_norm is not None, ROPE=cos_sin is not None, HB=_HEADS_AT_ONCE, BLOCK_D=triton.next_power_of_2(head_dim), num_warps=4,
+            qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv.stride(0), kv.stride(0),
+            block_tokens=block_tokens, D=head_dim, ROTATED=0 if cos_sin is None else cos_sin.shape[1], NORM=q_norm is not None,
+            HB=_HEADS_AT_ONCE, HALF=triton.next_power_of_2(head_dim // 2), num_warps=4,
         )  # fmt: skip
     return q_out
