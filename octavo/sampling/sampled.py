@@ -23,6 +23,7 @@ class Sampled:
     accepted: torch.Tensor | None = None  # [n] int64, how many of the tokens count; None: all
     refused: torch.Tensor | None = None  # [n] int32, how many fed positions do not count; None: none
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()  # log-probabilities, each with the indices in n they belong to
+    packed: torch.Tensor | None = None  # [2, n] float64: tokens and peaks once more, ready to be copied
 
     @property
     def newest(self) -> torch.Tensor:
@@ -35,13 +36,18 @@ class Sampled:
         """The same of the first sampled slices only, where the rest is padding."""
         return replace(self, rows=self.rows[:num_slices], tokens=self.tokens[:num_slices], peaks=self.peaks[:num_slices])
 
+    def pack(self) -> Sampled:
+        """With the plain outcome laid out for one copy: what a graph does, so that nothing is left to do behind it."""
+        assert self.tokens.shape[1] == 1, "drafts are not packed"
+        return replace(self, packed=torch.stack((self.tokens[:, 0].to(torch.float64), self.peaks.to(torch.float64))))
+
     def fetch(self, plan: Plan, prompt: Mapping[int, Scores] | None = None) -> Fetching:
         """Start the one copy to the host. `prompt`: scores of prompt tokens by slice index."""
         prompt = prompt or {}
         parts = [self.tokens, self.peaks] + ([] if self.accepted is None else [self.accepted])
         for scores in (*(scores for _, scores in self.scores), *prompt.values()):
             parts += [scores.token_ids, scores.logprobs, scores.ranks]
-        copied, arrived = _start_copy(parts)
+        copied, arrived = _start_copy(parts if self.packed is None else [self.packed])
         return Fetching(plan, tuple(at for at, _ in self.scores), tuple(prompt), self.accepted is not None, parts, copied, arrived)
 
 
@@ -87,6 +93,9 @@ class Fetching:
         if self.copied is None or self.arrived is None:
             return self.parts
         self.arrived.synchronize()
+        if self.copied.numel() != sum(part.numel() for part in self.parts):  # packed with its padding
+            tokens, peaks = self.copied.view(2, -1)[:, : len(self.parts[0])]
+            return [tokens[:, None].to(torch.int64), peaks]
         pieces = self.copied.split([part.numel() for part in self.parts])
         return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, self.parts)]
 
@@ -95,7 +104,7 @@ def _start_copy(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, tor
     """All parts to pinned memory by one copy that the host does not wait for: float64 holds token ids and float32 numbers exactly."""
     if not parts[0].is_cuda:
         return None, None
-    flat = torch.cat([part.reshape(-1).to(torch.float64) for part in parts])
+    flat = parts[0].view(-1) if len(parts) == 1 else torch.cat([part.reshape(-1).to(torch.float64) for part in parts])
     host = torch.empty(flat.shape, dtype=torch.float64, pin_memory=True)
     host.copy_(flat, non_blocking=True)
     arrived = torch.cuda.Event()

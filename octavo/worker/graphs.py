@@ -95,9 +95,9 @@ class DecodeGraphs:
         row_ids = self._row_ids[:size]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._decode(row_ids, recipe)
+            self._decode(row_ids, recipe).pack()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            sampled = self._decode(row_ids, recipe)
+            sampled = self._decode(row_ids, recipe).pack()
         return self._captured.setdefault((size, recipe), Captured(size, graph, sampled))

@@ -418,3 +418,21 @@ def test_the_scheduler_counts_every_row_that_takes_a_slot(params):
     bench = Bench()
     bench.admit(0, params)
     assert needs_vocabulary_slot(params) or bench.rows.held[0].slot == 0
+
+
+def test_a_packed_outcome_is_the_same_outcome():
+    """What a graph packs with padding comes out as the plain copy does."""
+    from octavo.sampling.sampled import Fetching, Sampled
+
+    tokens, peaks = torch.tensor([[7], [2**40], [5], [0]]), torch.tensor([1.5, float("nan"), -2.0, 9.0])
+    plan = Plan(3, tuple(Slice(row, 1, 1, 0, True) for row in range(3)))
+    sampled = Sampled(torch.arange(4), tokens, peaks).pack().first(3)
+
+    class Arrived:
+        def synchronize(self):
+            pass
+
+    packed = Fetching(plan, (), (), False, [sampled.tokens, sampled.peaks], sampled.packed.view(-1), Arrived())
+    plain = Sampled(torch.arange(3), tokens[:3], peaks[:3]).fetch(plan)
+    assert packed.result() == plain.result()
+    assert packed.result().tokens == [[7], [], [5]]
