@@ -14,6 +14,7 @@ from dataclasses import replace
 from octavo import LLM
 from octavo.bench.offline import run_once, warm_up
 from octavo.bench.workloads import CASES, draw
+from octavo.sampling.sampled import Fetching
 
 model, case, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
 llm = LLM(model, load_format="dummy", skip_tokenizer_init=True)
@@ -22,14 +23,30 @@ warm_up(llm, vocab)
 drawn = draw(CASES[case], vocab, 1)
 drawn = replace(drawn, output_lens=tuple(min(length, tokens) for length in drawn.output_lens))
 steps = llm.get_metrics()["num_steps"]
+waited = 0.0
+result = Fetching.result
+
+
+def timed_result(self):
+    global waited
+    begin_s = time.perf_counter()
+    if self.arrived is not None:
+        self.arrived.synchronize()
+    waited += time.perf_counter() - begin_s
+    return result(self)
+
+
+Fetching.result = timed_result
 begin_s = time.perf_counter()
 run_once(llm, drawn)
 plain_s = time.perf_counter() - begin_s
+waited_s = waited
 plain_steps = llm.get_metrics()["num_steps"] - steps
 llm.reset_prefix_cache()
 profiler = cProfile.Profile()
 profiler.enable()
 run_once(llm, drawn)
 profiler.disable()
+print(f"host waited {waited_s:.3f} s for the device")
 print(f"{plain_steps} steps in {plain_s:.3f} s: {1000 * plain_s / plain_steps:.2f} ms a step")
 pstats.Stats(profiler).sort_stats("tottime").print_stats(24)
