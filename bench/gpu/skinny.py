@@ -29,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.nn.functional as F
 
+from octavo.ops.table import Skinny, form
 from octavo.ops.triton.gated import silu_mul
 from octavo.ops.triton.norm import add_rms_norm, rms_norm
-from octavo.ops.triton.skinny import MAX_BLOCKS, Skinny, skinny
+from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
 
 EPS = 1e-5
 ROWS = (1, 8, 16, 64)
@@ -52,8 +53,7 @@ class Case:
 
     @property
     def form(self) -> str:
-        """What is around the product, as the table names it."""
-        return "+".join(part for part, on in (("norm", self.norm), ("linear", True), ("gate", self.gate), ("add", self.add)) if on)
+        return form(self.norm, self.gate, self.add)
 
 
 CASES = (
@@ -190,6 +190,7 @@ def checked(case: Case, cut: Skinny, i: Inputs, wanted: torch.Tensor, counters: 
 
 def graph_time(body: Callable[[], None], side: torch.cuda.Stream, replays: int = 7) -> float:
     """Seconds of one replay of what `body` launches, the median."""
+    torch.cuda.synchronize()  # what the inputs were drawn on is another stream
     with torch.cuda.stream(side):
         body()
         side.synchronize()
@@ -381,10 +382,9 @@ def time_layers(
     forms: dict[str, Callable[[], object]] = {"separate": separate_layers, "fused": lambda: fused_layers(False, None)}
     if torch.cuda.get_device_capability() >= (9, 0):
         forms |= {f"dependent, prefetch {p}": lambda p=p: fused_layers(True, p) for p in (None, 0, 512, 4096)}
-    for name, form in forms.items():
+    for name, layers in forms.items():
         try:
-            stream.copy_(start)
-            entry["us"][name] = graph_time(lambda form=form: (stream.copy_(start), form()), side, 15) * 1e6 / num_layers
+            entry["us"][name] = graph_time(lambda layers=layers: (stream.copy_(start), layers()), side, 15) * 1e6 / num_layers
             torch.cuda.synchronize()
             if name != "separate":
                 entry.setdefault("difference", {})[name] = error(stream, wanted)
@@ -410,6 +410,21 @@ def show(result: dict) -> None:
         times = "  ".join(f"{name}: {'-' if us is None else format(us, '.1f')}" for name, us in e["us"].items())
         worst = max(e.get("difference", {"": 0.0}).values())
         print(f"{e['model']:12} {e['rows']:>3} rows, floor {e['floor_us']:.1f}: {times}  (differ {worst:.4f})")
+
+
+def table(path: Path) -> None:
+    """The lines of a device in `octavo/ops/table.py`."""
+    result = json.loads(path.read_text())
+    print(f'    "{result["device"]}": {{')
+    for key, best in result["best"].items():
+        around, *numbers = key.split()
+        plain = asdict(Skinny(0, 0, 0))
+        cut = "None" if best is None else ", ".join(
+            str(value) if name in ("block_m", "block_n", "block_k") else f"{name}={value}"
+            for name, value in best.items() if name.startswith("block") or value != plain[name]
+        )  # fmt: skip
+        print(f'        ("{around}", {", ".join(numbers)}): {cut if best is None else f"Skinny({cut})"},')
+    print("    },")
 
 
 def dry() -> None:
@@ -465,8 +480,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--table", type=Path, help="a JSON file of this script; prints its lines of the table")
     asked = parser.parse_args()
-    if asked.compile:
+    if asked.table:
+        table(asked.table)
+    elif asked.compile:
         compile_all()
     elif asked.dry:
         dry()

@@ -39,8 +39,8 @@ class Layer(nn.Module):
     def finish(self) -> None:
         """Once, when every weight is in."""
 
-    def __call__(self, *args: Any) -> Any:
-        return self.forward(*args)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.forward(*args, **named)
 
 
 def parameter(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:

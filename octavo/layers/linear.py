@@ -9,6 +9,7 @@ from torch import nn
 
 from octavo.layers.env import Env
 from octavo.layers.layer import Layer, Weight, parameter
+from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
 
@@ -18,24 +19,29 @@ class Linear(Layer):
     `out` is a size, or for a fused layer the sizes of its parts under their checkpoint names, which stand beside the layer's own path
     (`self_attn.qkv_proj` fuses `self_attn.q_proj` ...). Cut along OUT, each rank computes its stretch of every part; cut along IN, the
     ranks' results are summed. `unit` features are never separated by a cut.
+
+    What comes directly before and after the product may be given with it, to be done in one operation where there is one: a norm of x; a
+    gate, by the name of its activation; a residual, to which the result is added (and which may be written over). `scale` multiplies the
+    result before that.
     """
 
     def __init__(
         self, in_features: int, out: int | Mapping[str, int], shard: Shard = Shard.NONE, *,
-        unit: int = 1, bias: bool = False, padded: bool = False,
+        unit: int = 1, bias: bool = False, padded: bool = False, scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         sizes = {"": out} if isinstance(out, int) else out
         self.shard = shard
         self.inside = Extent(in_features, unit)
         self.parts = tuple(Extent(size, unit, name, padded) for name, size in sizes.items())
-        self.has_bias = bias
+        self.has_bias, self.scale = bias, scale
         self.bias: nn.Parameter | None = None
 
     def bind(self, path: str, env: Env) -> None:
         self.path = path
         self.ops, self.group, self.scheme, self.dtype = env.ops, env.mesh.tp, env.scheme(path), env.dtype
         self.shares = [part.share(self.group)[1] if self.shard is Shard.OUT else part.size for part in self.parts]
+        self.adds = self.shard is not Shard.IN or self.group.rank == 0  # of ranks whose results are summed, one brings the residual
         in_here = self.inside.share(self.group)[1] if self.shard is Shard.IN else self.inside.size
         for name, spec in self._specs(in_here, sum(self.shares)).items():
             setattr(self, name, parameter(spec.shape, spec.dtype, env.device))
@@ -81,6 +87,8 @@ class Linear(Layer):
     def finish(self) -> None:
         self.scheme.finish(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.scheme.apply(self, x)
+    def forward(
+        self, x: torch.Tensor, norm: RMSNorm | None = None, gate: str | None = None, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        y = self.scheme.apply(self, x, None if norm is None else (norm.weight, norm.eps), gate, residual if self.adds else None)
         return self.group.all_reduce(y) if self.shard is Shard.IN else y

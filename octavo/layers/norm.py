@@ -9,14 +9,11 @@ from octavo.layers.layer import Layer, Weight, parameter
 
 
 class RMSNorm(Layer):
-    """Normalises the last axis, of size n. The weight is float32 with `offset` added once it is loaded, so that no op needs to know of it.
+    """Normalises the last axis, of size n. The weight is float32 with `offset` added once it is loaded, so no op needs to know of it."""
 
-    `add` multiplies what it adds to the residual stream by `residual_scale`.
-    """
-
-    def __init__(self, n: int, eps: float, offset: float = 0.0, residual_scale: float = 1.0) -> None:
+    def __init__(self, n: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
-        self.n, self.eps, self.offset, self.residual_scale = n, eps, offset, residual_scale
+        self.n, self.eps, self.offset = n, eps, offset
 
     def bind(self, path: str, env: Env) -> None:
         self.path, self.ops = path, env.ops
@@ -33,7 +30,7 @@ class RMSNorm(Layer):
         return self.ops.rms_norm(x, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of residual + scale * x, and that sum; x alone where nothing has been computed yet. All [T, n]."""
+        """The norm of residual + x, and that sum; x alone where nothing has been computed yet. All [T, n]."""
         if residual is None:
             return self.ops.rms_norm(x, self.weight, self.eps), x
-        return self.ops.add_rms_norm(x, residual, self.weight, self.eps, self.residual_scale)
+        return self.ops.add_rms_norm(x, residual, self.weight, self.eps, 1.0)

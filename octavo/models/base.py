@@ -27,12 +27,12 @@ class Decoder(Layer):
 
     def __init__(self, c: Architecture, stage: Stage, block: Block) -> None:
         super().__init__()
-        self.stage, self.residual_scale = stage, c.residual_scale
+        self.stage = stage
         if stage.first or (stage.last and c.tied_embeddings):
             self.embed_tokens = Embedding(c.vocab, c.hidden, c.embedding_scale)
         self.layers = nn.ModuleDict({str(i): block(c, c.layers[i]) for i in stage.layers})
         if stage.last:
-            self.norm = RMSNorm(c.hidden, c.norm_eps, c.norm_offset, c.residual_scale)
+            self.norm = RMSNorm(c.hidden, c.norm_eps, c.norm_offset)
 
     def forward(self, ctx: ForwardContext) -> torch.Tensor:
         x = ctx.hidden_in if ctx.hidden_in is not None else ctx.embeds if ctx.embeds is not None else self.embed_tokens(ctx.batch.tokens)
@@ -41,7 +41,7 @@ class Decoder(Layer):
             x, residual = layer(x, residual, ctx)
         if self.stage.last:
             return self.norm.add(x, residual)[0]
-        return x if residual is None else torch.add(residual, x, alpha=self.residual_scale)
+        return x if residual is None else residual + x
 
 
 class CausalLM(Layer):

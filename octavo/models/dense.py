@@ -17,7 +17,7 @@ from octavo.parallel.shard import Shard
 
 
 class Attention(Layer):
-    """x [T, hidden] -> [T, hidden]."""
+    """x [T, hidden] -> [T, hidden], with a norm before and a residual after, as in `Linear`."""
 
     def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()
@@ -30,25 +30,27 @@ class Attention(Layer):
             self.q_norm = RMSNorm(c.q_dim if whole else c.head_dim, c.norm_eps, c.norm_offset)
             self.k_norm = RMSNorm(c.kv_dim if whole else c.head_dim, c.norm_eps, c.norm_offset)
         self.attn = PagedAttention(shape, layer.rope)
-        self.o_proj = Linear(c.q_dim, c.hidden, Shard.IN, unit=c.head_dim, bias=c.o_bias)
+        self.o_proj = Linear(c.q_dim, c.hidden, Shard.IN, unit=c.head_dim, bias=c.o_bias, scale=c.residual_scale)
 
-    def forward(self, x: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
-        return self.o_proj(self.attn(self.qkv_proj(x), ctx, self.q_norm, self.k_norm))
+    def forward(
+        self, x: torch.Tensor, ctx: ForwardContext, norm: RMSNorm | None = None, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.o_proj(self.attn(self.qkv_proj(x, norm), ctx, self.q_norm, self.k_norm), residual=residual)
 
 
 def layer_norm(c: Architecture) -> RMSNorm:
-    return RMSNorm(c.hidden, c.norm_eps, c.norm_offset, c.residual_scale)
+    return RMSNorm(c.hidden, c.norm_eps, c.norm_offset)
 
 
 def layer_mlp(c: Architecture) -> Mlp:
-    return Mlp(c.hidden, c.intermediate, c.activation, c.mlp_bias)
+    return Mlp(c.hidden, c.intermediate, c.activation, c.mlp_bias, c.residual_scale)
 
 
 class PreNormLayer(Layer):
     """Norms before attention and before the MLP.
 
-    x is what the layer before has computed and not yet added to `residual`: the next norm adds it, in one operation. Both [T, hidden];
-    `residual` is None before the first layer.
+    x [T, hidden] is the residual stream: the first product of each half norms it, the last adds to it. Nothing is left for the next
+    layer to add, so `residual` stays None.
     """
 
     def __init__(self, c: Architecture, layer: LayerConfig) -> None:
@@ -61,13 +63,12 @@ class PreNormLayer(Layer):
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None, ctx: ForwardContext
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x, residual = self.input_layernorm.add(x, residual)
-        x, residual = self.post_attention_layernorm.add(self.self_attn(x, ctx), residual)
-        return self.mlp(x), residual
+        x = self.self_attn(x, ctx, self.input_layernorm, x)
+        return self.mlp(x, self.post_attention_layernorm, x), None
 
 
 class PostNormLayer(Layer):
-    """Norms after attention and after the MLP, so nothing is left to add: x is the residual stream itself and `residual` stays None."""
+    """Norms after attention and after the MLP; x and residual as in `PreNormLayer`."""
 
     def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()

@@ -11,7 +11,11 @@ from octavo.models.dense import Attention, layer_mlp, layer_norm
 
 
 class SandwichLayer(Layer):
-    """Norms before and after both attention and MLP; x and residual as in `PreNormLayer`."""
+    """Norms before and after both attention and MLP.
+
+    x is what the layer before has computed and not yet added to `residual`: the next norm adds it, in one operation. Both [T, hidden];
+    `residual` is None before the first layer.
+    """
 
     def __init__(self, c: Architecture, layer: LayerConfig) -> None:
         super().__init__()

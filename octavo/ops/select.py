@@ -12,8 +12,7 @@ from octavo.ops.best import best
 from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import draw
 from octavo.ops.embedding import embedding
-from octavo.ops.gated import gelu_tanh_mul, silu_mul
-from octavo.ops.linear import linear, pack_linear
+from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
@@ -27,20 +26,14 @@ class Ops:
     """One callable an operation, each described by its torch reference, which is the default here."""
 
     embedding: Callable[[Tensor, Tensor, int], Tensor] = embedding
-    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = linear
+    linear: LinearOp = linear
     pack_linear: Callable[[Tensor], Tensor] = pack_linear
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
     rope_and_write: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float], Tensor] = rope_and_write
-    silu_mul: Callable[[Tensor], Tensor] = silu_mul
-    gelu_tanh_mul: Callable[[Tensor], Tensor] = gelu_tanh_mul
     draw: Draw = draw
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch
-
-    def gate(self, activation: str) -> Callable[[Tensor], Tensor]:
-        """The gated activation of this name (the names are `config.architecture.ACTIVATIONS`'s values)."""
-        return {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}[activation]
 
 
 REFERENCES = Ops()
@@ -52,13 +45,11 @@ def choose_ops(device: str, level: int) -> Ops:
         twins = Twins(native)
         return Ops(
             embedding=twins.embedding,
-            linear=twins.linear,
+            linear=around(twins.product, twins.rms_norm, {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}),
             pack_linear=twins.pack_linear,
             rms_norm=twins.rms_norm,
             add_rms_norm=twins.add_rms_norm,
             rope_and_write=twins.rope_and_write,
-            silu_mul=twins.silu_mul,
-            gelu_tanh_mul=twins.gelu_tanh_mul,
             draw=twins.draw,
         )
     if device == "cuda" and level >= 1:
@@ -74,17 +65,16 @@ def triton_ops() -> Ops:
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
     from octavo.ops.triton.embedding import embedding
-    from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
+    from octavo.ops.triton.linear import TritonLinear
     from octavo.ops.triton.norm import add_rms_norm, rms_norm
     from octavo.ops.triton.rope_and_write import rope_and_write
 
     return Ops(
         embedding=embedding,
+        linear=TritonLinear.here(),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_and_write=rope_and_write,
-        silu_mul=silu_mul,
-        gelu_tanh_mul=gelu_tanh_mul,
         best=best,
         decode_batch=decode_batch,
     )

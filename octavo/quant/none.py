@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from octavo.ops.linear import Norm
 from octavo.parallel.shard import ParamSpec
 
 
@@ -16,5 +17,5 @@ class Plain:
     def finish(self, layer: Any) -> None:
         layer.weight.data = layer.ops.pack_linear(layer.weight.data)
 
-    def apply(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
-        return layer.ops.linear(x, layer.weight, layer.bias)
+    def apply(self, layer: Any, x: torch.Tensor, norm: Norm | None, gate: str | None, residual: torch.Tensor | None) -> torch.Tensor:
+        return layer.ops.linear(x, layer.weight, layer.bias, norm, gate, residual, layer.scale)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from octavo.ops.linear import Norm
 from octavo.parallel.shard import ParamSpec
 
 
@@ -18,6 +19,6 @@ class Scheme(Protocol):
         """Once, when all parameters of the layer are loaded: lay them out as `apply` wants them."""
         ...
 
-    def apply(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
-        """x [T, in here] -> [T, out here], with the layer's bias added."""
+    def apply(self, layer: Any, x: torch.Tensor, norm: Norm | None, gate: str | None, residual: torch.Tensor | None) -> torch.Tensor:
+        """The layer's product with its bias, times `layer.scale`, and around it what `LinearOp` says: x [T, in here] -> [T, out here]."""
         ...

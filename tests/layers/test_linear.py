@@ -8,6 +8,8 @@ import torch
 from octavo.attention.reference import ReferenceAttention
 from octavo.layers.env import Env
 from octavo.layers.linear import Linear
+from octavo.layers.norm import RMSNorm
+from octavo.ops.gated import silu_mul
 from octavo.ops.select import Ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.shard import Shard
@@ -77,6 +79,29 @@ def test_cut_along_the_input_is_summed(size):
         fill(layer, tensors, rank, size)
         total += layer(piece)
     torch.testing.assert_close(total, x @ tensors["model.qkv_proj.weight"].T + tensors["model.qkv_proj.bias"])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_ranks_that_sum_bring_the_residual_once(size):
+    tensors = {"model.qkv_proj.weight": torch.randn(8, 24), "model.qkv_proj.bias": torch.randn(8)}
+    x, residual = torch.randn(3, 24), torch.randn(3, 8)
+    total = torch.zeros(3, 8)
+    for rank, piece in enumerate(x.chunk(size, dim=1)):
+        layer = Linear(24, 8, Shard.IN, unit=4, bias=True, scale=0.5)
+        fill(layer, tensors, rank, size)
+        total += layer(piece, residual=residual.clone())
+    expected = residual + 0.5 * (x @ tensors["model.qkv_proj.weight"].T + tensors["model.qkv_proj.bias"])
+    torch.testing.assert_close(total, expected)
+
+
+def test_a_norm_and_a_gate_around_the_product():
+    tensors = {"model.qkv_proj.weight": torch.randn(8, 6)}
+    layer, norm = Linear(6, 8, Shard.OUT), RMSNorm(6, 1e-3)
+    fill(layer, tensors)
+    norm.bind("norm", ENV)
+    norm.weight.data.uniform_(0.5, 1.5)
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(layer(x, norm, "silu"), silu_mul(norm(x) @ tensors["model.qkv_proj.weight"].T))
 
 
 def test_weights_are_converted_to_the_models_dtype():

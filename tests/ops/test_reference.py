@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.select import choose_ops
 
 OPS = choose_ops("cpu", 0)
@@ -41,11 +42,9 @@ def test_gates():
     gate, up = torch.randn(2, 3, 5)
     packed = torch.cat((gate, up), dim=1)
     wide = gate.double()
-    close(OPS.silu_mul(packed), wide / (1 + (-wide).exp()) * up)
+    close(silu_mul(packed), wide / (1 + (-wide).exp()) * up)
     inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
-    close(OPS.gelu_tanh_mul(packed), 0.5 * wide * (1 + inner.tanh()) * up)
-    assert OPS.gate("silu") is OPS.silu_mul
-    assert OPS.gate("gelu_tanh") is OPS.gelu_tanh_mul
+    close(gelu_tanh_mul(packed), 0.5 * wide * (1 + inner.tanh()) * up)
 
 
 def test_linear():
@@ -53,6 +52,17 @@ def test_linear():
     packed = OPS.pack_linear(weight)
     close(OPS.linear(x, packed, bias), x.double() @ weight.double().T + bias)
     close(OPS.linear(x, packed, None), x.double() @ weight.double().T)
+
+
+@pytest.mark.parametrize("gate", [None, "silu", "gelu_tanh"])
+def test_linear_with_what_is_around_it(gate):
+    x, weight, bias, norm = torch.randn(3, 5), torch.randn(4, 5), torch.randn(4), torch.randn(5)
+    y = norm64(x, norm, 1e-3) @ weight.double().T + bias
+    if gate is not None:
+        y = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}[gate](y)
+    residual = torch.randn(y.shape)
+    close(OPS.linear(x, weight, bias, (norm, 1e-3), gate, residual.clone(), 0.25), residual + 0.25 * y)
+    close(OPS.linear(x, weight, bias, (norm, 1e-3), gate, scale=0.25), 0.25 * y)
 
 
 def test_embedding_gives_zeros_for_rows_of_other_ranks():

@@ -11,7 +11,10 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not on this machine")
 
-from octavo.ops.triton.skinny import MAX_BLOCKS, Skinny, skinny
+from octavo.ops.linear import linear
+from octavo.ops.table import BUCKETS, TUNED, Skinny, form, skinny_cut
+from octavo.ops.triton.linear import TritonLinear
+from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -44,7 +47,7 @@ def wanted(x, weight, bias, norm, gate, residual, scale):
     if gate is not None:
         first, up = y.chunk(2, dim=-1)
         y = up * (F.silu(first) if gate == "silu" else F.gelu(first, approximate="tanh"))
-    return y if residual is None else residual.double() + scale * y
+    return scale * y + (0 if residual is None else residual.double())
 
 
 def assert_same(found: torch.Tensor, right: torch.Tensor) -> None:
@@ -80,3 +83,38 @@ def test_split_sums(rows, split, swap, dtype):
     assert_same(first, right)
     assert torch.equal(first, second)
     assert not counters.any()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 65])
+@pytest.mark.parametrize(("norm", "gate", "bias", "add"), [(0, None, 0, 1), (1, "silu", 0, 0), (1, None, 1, 0), (0, "gelu_tanh", 0, 1)])
+def test_any_number_of_rows(rows, norm, gate, bias, add):
+    """Whichever way the table chooses, the result is the reference's within a few roundings."""
+    n, k, dtype = 96, 128, DTYPES[0]
+    op = TritonLinear(torch.device(DEVICE), "a card that nobody tuned", 2, DEPENDENT)
+    x, weight = draw(rows, k, dtype=dtype), draw(n, k, dtype=dtype) * k**-0.5
+    arguments = (draw(n, dtype=dtype) if bias else None, (draw(k), EPS) if norm else None, gate)
+    residual = draw(rows, n // 2 if gate else n, dtype=dtype) if add else None
+    right = linear(x, weight, *arguments, None if residual is None else residual.clone(), 0.5)
+    found = op(x, weight, *arguments, residual, 0.5)
+    limit = 4 * TOLERANCE[dtype]
+    torch.testing.assert_close(found, right, rtol=limit, atol=limit)
+
+
+def test_every_tuned_cut_can_run():
+    for device, tuned in TUNED.items():
+        for (around, rows, n, k), cut in tuned.items():
+            assert rows in BUCKETS
+            assert around in {form(norm, gate, add) for norm in (0, 1) for gate in (0, 1) for add in (0, 1)}
+            assert skinny_cut(device, around, rows, n, k, 132) == cut
+            if cut is not None:
+                assert cut.block_m >= rows
+                assert cut.split == 1 or around in ("linear", "linear+add")
+                assert cut.split == 1 or -(-n // cut.block_n) <= MAX_BLOCKS
+
+
+def test_shapes_that_nobody_tuned_have_a_cut_for_few_rows_only():
+    assert skinny_cut("", "linear+add", 1, 576, 1536, 132).block_m == 1
+    assert skinny_cut("", "linear+add", 9, 576, 1536, 132).split > 1
+    assert skinny_cut("", "norm+linear", 9, 576, 1536, 132).split == 1
+    assert skinny_cut("", "linear", 400, 576, 1536, 132) is None
+    assert skinny_cut("", "linear", 1, 576, 1530, 132) is None

@@ -7,6 +7,7 @@ import struct
 import torch
 
 from octavo.ops.embedding import embedding
+from octavo.ops.linear import added
 from octavo.ops.native.binding import DTYPES, Native, Op
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
@@ -57,6 +58,14 @@ class Twins:
         )  # fmt: skip
         self.native.run(Op.PANELS if packed else Op.LINEAR, args)
         return out
+
+    def product(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+    ) -> torch.Tensor:
+        """residual + scale * (x W^T + bias). What is added to one row alone is added as a bias is."""
+        if residual is not None and residual.shape[0] == 1 and scale == 1.0 and bias is None:
+            return self.linear(x, weight, residual[0])
+        return added(self.linear(x, weight, bias), residual, scale)
 
     def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
         """Panels of 16 outputs, in the memory of `weight` and on huge pages: [n / 16, k / 2, 16, 2] bfloat16 or [n / 16, k, 16, 1] float32.

@@ -20,32 +20,20 @@ With PDL (programmatic dependent launch, sm_90) a program starts while the kerne
 weights, which no kernel writes, and only then waits for that kernel's results.
 """
 
-from __future__ import annotations
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# (how Triton types its own language does not fit its use)
 
-from dataclasses import dataclass
+from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.ops.table import Skinny
+
 GATES = {None: 0, "silu": 1, "gelu_tanh": 2}
 MAX_BLOCKS = 1 << 14  # counters of one workspace
-
-
-@dataclass(frozen=True)
-class Skinny:
-    """How one product is cut. `block_m` 1 is for one row alone; `swap` gives the tensor cores the weight as their left operand."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    split: int = 1
-    warps: int = 4
-    stages: int = 3  # tiles in flight in shared memory; 1: registers only
-    unroll: int = 1
-    swap: bool = False
-    prefetch: int = 1024  # elements of each weight row asked for ahead, with dependent launch; 0: none
 
 
 @triton.jit
@@ -137,9 +125,10 @@ def _finish(acc, up, bias, residual, y, n, m, M, N, scale, GATE: tl.constexpr, B
         else:
             inner = 0.7978845608028654 * (acc + 0.044715 * acc * acc * acc)
             acc = acc * tl.sigmoid(2.0 * inner) * up  # (1 + tanh(z)) / 2 = sigmoid(2 z)
+    acc *= scale
     at = m.to(tl.int64)[:, None] * N + n[None, :]
     if ADD:
-        acc = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32) + scale * acc
+        acc += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + at, acc.to(y.dtype.element_ty), mask=inside)
 
 

@@ -32,6 +32,17 @@ def test_linear(twins: Twins, x_type: torch.dtype, weight_type: torch.dtype) -> 
         close(twins.linear(x, weight, bias), want)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("bias", [None, torch.randn(48)])
+def test_product_adds_to_the_residual(twins: Twins, rows: int, scale: float, bias: torch.Tensor | None) -> None:
+    x, weight, residual = torch.randn(rows, 34), torch.randn(48, 34) / 6, torch.randn(rows, 48)
+    y = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    close(twins.product(x, weight, bias, None, scale), scale * y)
+    close(twins.product(x, weight, bias, residual.clone(), scale), residual + scale * y)
+    close(twins.product(x, twins.pack_linear(weight), bias, residual.clone(), scale), residual + scale * y)
+
+
 def test_linear_reads_rows_at_any_stride(twins: Twins) -> None:
     x, weight = torch.randn(5, 80)[:, 16:64], torch.randn(20, 90)[:, 3:51]
     close(twins.linear(x, weight, None), x @ weight.T)

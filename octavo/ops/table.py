@@ -1,0 +1,62 @@
+"""Tuned choices by operation, device and shape, and what to do with a shape that nobody tuned. No torch here.
+
+The rows of a device are printed by `bench/gpu/skinny.py --table FILE` from what the same script measured there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Skinny:
+    """How a product of few rows is cut (`octavo/ops/triton/skinny.py`).
+
+    `block_m` 1 is for one row alone; `swap` gives the tensor cores the weight as their left operand.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split: int = 1  # programs that share the sum over K
+    warps: int = 4
+    stages: int = 3  # tiles in flight in shared memory; 1: registers only
+    unroll: int = 1
+    swap: bool = False
+    prefetch: int = 1024  # elements of each weight row asked for ahead, with dependent launch; 0: none
+
+
+Key = tuple[str, int, int, int]  # form, at most so many rows, out features of the weight, in features
+
+BUCKETS = (1, 8, 16, 64)  # rows
+
+TUNED: dict[str, dict[Key, Skinny | None]] = {}  # by device; None: the library's product with separate kernels around it
+
+
+def form(norm: bool, gate: bool, add: bool) -> str:
+    """What is around a product, as keys name it."""
+    return ("norm+" if norm else "") + "linear" + ("+gate" if gate else "") + ("+add" if add else "")
+
+
+def skinny_cut(device: str, form: str, rows: int, n: int, k: int, num_sms: int) -> Skinny | None:
+    """The cut for a product with a weight [n, k] of two bytes an element; None: leave it to the library."""
+    bucket = next((bucket for bucket in BUCKETS if rows <= bucket), None)
+    if bucket is None:
+        return None
+    tuned = TUNED.get(device, {})
+    key = (form, bucket, n, k)
+    return tuned[key] if key in tuned else _untuned(form, bucket, n, k, num_sms)
+
+
+def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Skinny | None:
+    """Programs enough to keep every multiprocessor's loads in flight, tiles that fit the shared memory of any card from sm_80 up."""
+    if k % 64 or bucket > 16:
+        return None
+    if bucket == 1:
+        block_n = 4 if n >= 16 * num_sms else 2
+        block_k = min(1024, 1 << (k.bit_length() - 1))
+        return Skinny(1, block_n, block_k, warps=max(1, block_k // 256), stages=1, unroll=min(4, max(1, k // block_k)), prefetch=4096)
+    programs = n // 32
+    whole = "norm" in form or "gate" in form  # sums that may not be shared
+    split = 1 if whole or programs >= 2 * num_sms else 2 if programs >= num_sms else 4
+    return Skinny(16, 32, 128, split=split, warps=4, stages=4)

@@ -1,0 +1,64 @@
+"""`linear` on a GPU: one kernel that streams the weight where rows are few, the library's product and kernels around it where many.
+
+Which of the two, and how the first is cut, is looked up by shape in `octavo/ops/table.py`. Shapes are known on the host, so a captured
+graph holds the choice for its size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from octavo.ops.linear import Norm, added, around
+from octavo.ops.table import form, skinny_cut
+from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.triton.norm import rms_norm
+from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
+
+
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Adds to the residual where it stands, within the library's product."""
+    if residual is None or bias is not None:
+        return added(F.linear(x, weight, bias), residual, scale)
+    return residual.addmm_(x, weight.t(), alpha=scale)
+
+
+separate = around(_product, rms_norm, {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul})
+
+
+class TritonLinear:
+    """Bound to a device. Its products must all run on one stream, for they share the counters."""
+
+    def __init__(self, device: torch.device, name: str, num_sms: int, dependent: bool) -> None:
+        """`name` is the device's in the table; `dependent`: launch before the kernel ahead has ended (sm_90 and later)."""
+        self.name, self.num_sms, self.dependent = name, num_sms, dependent
+        self.counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def here() -> TritonLinear:
+        """For the current GPU."""
+        about = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return TritonLinear(torch.device("cuda"), about.name, about.multi_processor_count, about.major >= 9)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        norm: Norm | None = None,
+        gate: str | None = None,
+        residual: torch.Tensor | None = None,
+        scale: float = 1.0,
+    ) -> torch.Tensor:
+        rows, (n, k) = x.shape[0], weight.shape
+        cut = None
+        if rows and x.dtype.itemsize == 2:  # wider ones would need another arithmetic on tensor cores
+            cut = skinny_cut(self.name, form(norm is not None, gate is not None, residual is not None), rows, n, k, self.num_sms)
+        if cut is None:
+            return separate(x, weight, bias, norm, gate, residual, scale)
+        if norm is not None and x.dtype is torch.float16 and rows > 1:  # x * norm before its scaling may be beyond float16
+            x, norm = rms_norm(x, *norm), None
+        weights, eps = (None, 0.0) if norm is None else norm
+        return skinny(x, weight, cut, self.counters, bias, weights, eps, gate, residual, scale, self.dependent)
