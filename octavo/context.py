@@ -28,6 +28,8 @@ class Batch:
     num_slices: int
     max_count: int  # the longest slice
     max_length: int  # the longest context after this step, an upper bound
+    fresh: tuple[int, ...] = ()  # tokens of each of the last slices, whose contexts are wholly in this step
+    max_old_count: int = 0  # the longest slice before those
 
 
 @dataclass(frozen=True)

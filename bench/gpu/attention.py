@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 
+from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape
 from octavo.attention.reference import ReferenceAttention
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
 from octavo.context import Batch
+from octavo.ops.room import token_room
 
 COPY_RATE = 4.24e12  # bytes/s
 MATMUL_RATE = 764e12  # FLOP/s
@@ -37,19 +39,13 @@ MODELS = {"llama": LLAMA, "qwen": QWEN}
 CAPTURED_LENGTH = 40960
 
 PIECES = [
-    PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages)
-    for block_n, warps, stages in [
-        (64, 4, 3), (64, 4, 5), (64, 2, 5), (32, 4, 5), (32, 2, 3), (32, 2, 5), (32, 2, 7), (32, 4, 7), (32, 1, 5),
-        (128, 8, 5), (128, 4, 3),
-    ]
-]  # fmt: skip
+    PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages) for block_n, warps, stages in [(64, 4, 3), (128, 4, 3), (128, 8, 5)]
+]
 TILES = [
     TileTuning(block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages)
-    for block_m, block_n, warps, stages in [
-        (128, 128, 8, 3), (128, 128, 8, 5), (128, 64, 8, 3), (128, 64, 8, 5), (64, 64, 4, 3), (64, 64, 4, 5), (64, 128, 4, 3),
-    ]
-]  # fmt: skip
-SHARES = [(2, 64), (2, 128), (4, 64), (4, 256), (8, 128), (8, 256), (16, 256), (16, 512)]  # programs a multiprocessor, shortest piece
+    for block_m, block_n, warps, stages in [(128, 128, 8, 3), (128, 128, 8, 5), (64, 64, 4, 3)]
+]
+SHARES = [(2, 64), (4, 64), (4, 256), (8, 128)]  # programs a multiprocessor, shortest piece
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,11 @@ def uneven(model: str, num: int) -> Case:
     return Case(f"{model} {num} x 100..1200", model, tuple((1, rng.randint(100, 1200)) for _ in range(num)))
 
 
+def prompts(model: str, num: int) -> Case:
+    rng = random.Random(1)
+    return Case(f"{model} {num} x 100..1024 fresh", model, tuple((n, n) for n in (rng.randint(100, 1024) for _ in range(num))))
+
+
 DECODES = [
     uneven("qwen", 256), decode("llama", 256, 256), decode("llama", 64, 256), decode("qwen", 1, 160), decode("llama", 1, 64),
     decode("llama", 1, 512), decode("llama", 1, 2048), decode("llama", 1, 8192), decode("llama", 8, 2048), decode("llama", 64, 2048),
@@ -94,6 +95,10 @@ FRESH = [
     Case("llama 4 x 4096 fresh", "llama", ((4096, 4096),) * 4),
     Case("llama 32 x 512 fresh", "llama", ((512, 512),) * 32),
     Case("qwen 24 x 640 fresh", "qwen", ((640, 640),) * 24),
+    prompts("llama", 24),
+    prompts("qwen", 24),
+    Case("llama 1 x 16384 fresh", "llama", ((16384, 16384),)),
+    Case("llama 60 decodes + 4 x 4000", "llama", ((1, 600),) * 60 + ((4000, 4000),) * 4),
 ]
 MIXED = [
     Case("llama 2048 after 6144", "llama", ((2048, 8192),)),
@@ -125,15 +130,20 @@ def inputs(case: Case, arena: torch.Tensor, num_layers: int, bounded: bool = Fal
     num_layers = max(min(num_layers, arena.numel() // layer_size), 1)
     kvs = [arena[i * layer_size : (i + 1) * layer_size].view(-1, *block) for i in range(num_layers)]
     num_tokens = int(starts[-1])
+    positions = [torch.arange(length - count, length) for count, length in case.slices]
+    slots = [table[row, at // BLOCK_TOKENS].long() * BLOCK_TOKENS + at % BLOCK_TOKENS for row, at in enumerate(positions)]
+    fresh = [count for count, _ in itertools.takewhile(lambda slice: slice[0] == slice[1], reversed(case.slices))][::-1]
     none = torch.zeros(num_tokens, dtype=torch.int64, device=device)
     lengths = [length for _, length in case.slices]
     batch = Batch(
         tokens=none, positions=none, starts=starts.to(device), lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
-        rows=torch.arange(len(blocks), dtype=torch.int32, device=device), slots=none[None], sample_at=none, sample_rows=none,
+        rows=torch.arange(len(blocks), dtype=torch.int32, device=device), sample_at=none, sample_rows=none,
+        slots=torch.cat(slots)[None].to(device),
         num_tokens=num_tokens, num_slices=len(blocks), max_count=int(counts.max()),
-        max_length=CAPTURED_LENGTH if bounded else max(lengths),
+        max_length=CAPTURED_LENGTH if bounded else max(lengths), fresh=tuple(fresh),
+        max_old_count=max((count for count, _ in case.slices[: len(blocks) - len(fresh)]), default=0),
     )  # fmt: skip
-    q = torch.randn(num_tokens, shape.heads, shape.head_dim, device=device).to(arena.dtype)
+    q = torch.randn(token_room(num_tokens), shape.heads, shape.head_dim, device=device).to(arena.dtype)[:num_tokens]
     return Inputs(batch, table.to(device), kvs, q)
 
 
@@ -146,7 +156,7 @@ def error(case: Case, tuning: Tuning, arena: torch.Tensor) -> float:
     """Relative error against float32, over fresh inputs with padding tokens' worth of NaN in unused memory's place."""
     given = inputs(case, arena, 1)
     kv = given.kvs[0].normal_()
-    reference, backend = ReferenceAttention(), TritonAttention(tuning)
+    reference, backend = ReferenceAttention(), TritonAttention(tuning, use_cudnn=False)
     want = reference.run(reference.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q.float(), kv.float(), case.shape)
     got = backend.run(backend.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q, kv, case.shape).float()
     return float((got - want).norm() / want.norm())
@@ -201,9 +211,9 @@ def graph_time(step: Callable[[], Any], repeats: int = 7) -> float:
     return sorted(times)[repeats // 2]
 
 
-def layer_time(case: Case, tuning: Tuning, given: Inputs) -> float:
+def layer_time(case: Case, tuning: Tuning | None, given: Inputs, use_cudnn: bool = False) -> float:
     """Seconds a layer, the scheduling kernels shared out among the layers."""
-    backend = TritonAttention(tuning)
+    backend = TritonAttention(tuning, use_cudnn)
 
     def step() -> None:
         plan = backend.plan(given.batch, 0, given.table, BLOCK_TOKENS)
@@ -213,33 +223,72 @@ def layer_time(case: Case, tuning: Tuning, given: Inputs) -> float:
     return graph_time(step) / len(given.kvs)
 
 
-def alternatives(case: Case, given: Inputs) -> dict[str, Callable[[], Any]]:
-    """Unpaged attention of torch, for contexts that are wholly in this step."""
-    shape, (count, _) = case.shape, case.slices[0]
-    num = len(case.slices)
-    k, v = (torch.randn(given.q.shape[0], shape.kv_heads, shape.head_dim, device=given.q.device, dtype=given.q.dtype) for _ in range(2))
-    q4, k4, v4 = (x.view(num, count, -1, shape.head_dim).transpose(1, 2) for x in (given.q, k, v))
+def difference(case: Case, given: Inputs) -> float:
+    """Relative difference of the path by cuDNN from the paged kernels; exactly 0 where it was not taken."""
 
-    def fused(backend: str) -> Callable[[], Any]:
+    def run(use_cudnn: bool) -> torch.Tensor:
+        backend = TritonAttention(use_cudnn=use_cudnn)
+        return backend.run(backend.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q, given.kvs[0], case.shape).float()
+
+    cudnn.WORTH_FLOP, before = 0.0, cudnn.WORTH_FLOP
+    got, want = run(True), run(False)
+    cudnn.WORTH_FLOP = before
+    return float((got - want).norm() / want.norm())
+
+
+def alternatives(case: Case, given: Inputs) -> dict[str, Callable[[], Any]]:
+    """Unpaged attention of torch, for contexts that are wholly in this step: dense where all are of one length, and ragged.
+
+    "rounded" is the call that the backend makes; "exact" has the batch's own shape; "strided" has K and V in a packed product; "widest"
+    has one shape for all batches.
+    """
+    from octavo.attention.triton_gather import gather
+
+    shape, (count, _) = case.shape, case.slices[0]
+    num, q = len(case.slices), given.q
+    room = token_room(q.shape[0])
+    wide = q.as_strided((room, *q.shape[1:]), q.stride())
+    k, v = (torch.randn(room, shape.kv_heads, shape.head_dim, device=q.device, dtype=q.dtype) for _ in range(2))
+    packed = torch.randn(room, shape.heads + 2 * shape.kv_heads, shape.head_dim, device=q.device, dtype=q.dtype)
+    _, k_view, v_view = packed.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+    found = cudnn.prompts(given.batch)
+    starts, longest = given.batch.starts, max(given.batch.fresh)
+    wide_starts = torch.nn.functional.pad(starts, (0, 64 - num), value=q.shape[0])
+
+    def dense() -> Any:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        def call() -> Any:
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                return torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, is_causal=True, scale=shape.scale, enable_gqa=True)
+        q4, k4, v4 = (x[: num * count].view(num, count, -1, shape.head_dim).transpose(1, 2) for x in (q, k, v))
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, is_causal=True, scale=shape.scale, enable_gqa=True)
 
-        return call
+    calls = {
+        "ragged rounded": lambda: cudnn.ragged(wide, k, v, found.starts, found.longest, shape.scale),
+        "ragged exact": lambda: cudnn.ragged(q, k[: q.shape[0]], v[: q.shape[0]], starts, longest, shape.scale),
+        "ragged strided": lambda: cudnn.ragged(wide, k_view, v_view, found.starts, found.longest, shape.scale),
+        "ragged widest": lambda: cudnn.ragged(wide, k, v, wide_starts, room, shape.scale),
+        "gather": lambda: gather(given.kvs[0], given.batch.slots[0], 0, q.shape[0], room, q.dtype),
+    }
+    return calls | ({"dense": dense} if len(set(case.slices)) == 1 else {})
 
-    def varlen() -> Any:
-        from torch.nn.attention.varlen import varlen_attn
 
-        starts = given.batch.starts
-        wide = [x.repeat_interleave(shape.heads // shape.kv_heads, 1) for x in (k, v)]
-        try:
-            return varlen_attn(given.q, k, v, starts, starts, count, count, scale=shape.scale, window_size=(-1, 0), enable_gqa=True)
-        except TypeError:
-            return varlen_attn(given.q, *wide, starts, starts, count, count, True)
+def strided_difference(case: Case, given: Inputs) -> float:
+    """Relative difference of a ragged call on views of a packed product from one on packed K and V."""
+    shape, q = case.shape, given.q
+    packed = torch.randn(q.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_dim, device=q.device, dtype=q.dtype)
+    _, k, v = packed.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+    starts, longest = given.batch.starts, max(given.batch.fresh)
+    got, want = (cudnn.ragged(q, *kv, starts, longest, shape.scale).float() for kv in ((k, v), (k.contiguous(), v.contiguous())))
+    return float((got - want).norm() / want.norm())
 
-    return {"cudnn": fused("CUDNN_ATTENTION"), "flash": fused("FLASH_ATTENTION"), "varlen": varlen}
+
+def first_call_time(call: Callable[[], Any]) -> float:
+    """Seconds that a first call takes, plans and kernels to be made included."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 class Report:
@@ -351,13 +400,7 @@ def measure(report: Report) -> None:
             timed(tuning)
     print(f"decodes after {report.since_s():.0f} s", flush=True)
 
-    for case in FRESH + MIXED:
-        given = inputs(case, arena, 4)
-        for tuning in tiles:
-            report.attempt("prefill", case.name, label(tuning), lambda: rate(case, layer_time(case, Tuning(tiles=tuning), given)))  # noqa: B023
-        if case in FRESH:
-            for name, call in alternatives(case, given).items():
-                report.attempt("prefill", case.name, name, lambda: rate(case, graph_time(call)))  # noqa: B023
+    measure_prefill(report, arena, tiles)
     case = DECODES[0]
     given = inputs(case, arena, 1, bounded=True)
     for num_layers in (1, 3):  # the difference of two layers tells a layer's time, the rest is scheduling
@@ -365,12 +408,34 @@ def measure(report: Report) -> None:
         report.attempt("schedule", case.name, f"{num_layers} layers", lambda: {"us": layer_time(case, Tuning(), given) * num_layers * 1e6})  # noqa: B023
 
 
+def measure_prefill(report: Report, arena: torch.Tensor, tiles: Sequence[TileTuning]) -> None:
+    fresh_check = Case("prompts check", "llama", ((1, 300), (200, 500), (700, 700), (1500, 1500), (64, 64)))
+    for case in [fresh_check, *FRESH]:
+        given = inputs(case, arena, 4)
+        row = report.attempt("check", case.name, "cudnn against ours", lambda: {"error": difference(case, given)})  # noqa: B023
+        print(f"cudnn {case.name}: differs by {row.get('error')}", flush=True)
+        if case is fresh_check:
+            continue
+        if len(case.slices) == len(given.batch.fresh):
+            row = report.attempt("check", case.name, "strided", lambda: {"error": strided_difference(case, given)})  # noqa: B023
+            print(f"cudnn {case.name}, strided: differs by {row.get('error')}", flush=True)
+            for name, call in alternatives(case, given).items():
+                report.attempt("first call", case.name, name, lambda: {"us": first_call_time(call) * 1e6})  # noqa: B023
+                report.attempt("prefill", case.name, name, lambda: rate(case, graph_time(call)))  # noqa: B023
+        for name, use_cudnn in (("backend", True), ("backend without cudnn", False)):
+            report.attempt("prefill", case.name, name, lambda: rate(case, layer_time(case, None, given, use_cudnn)))  # noqa: B023
+    for case in FRESH + MIXED:
+        given = inputs(case, arena, 4)
+        for tuning in tiles:
+            report.attempt("prefill", case.name, label(tuning), lambda: rate(case, layer_time(case, Tuning(tiles=tuning), given)))  # noqa: B023
+
+
 def table(report: Report, most: int = 3) -> None:
     """The best variants of each case."""
     cases = dict.fromkeys((row["kind"], row["case"]) for row in report.rows if "us" in row)
     for kind, case in cases:
         rows = [row for row in report.rows if (row["kind"], row["case"]) == (kind, case) and "us" in row]
-        named = [row for row in rows if row["variant"] in ("cudnn", "flash", "varlen")]
+        named = [row for row in rows if row["variant"].split()[0] in ("backend", "ragged", "dense", "gather")]
         ranked = sorted(rows, key=lambda row: row["us"])
         shown = ranked[:most] + [row for row in named if row not in ranked[:most]] + ranked[-1:]
         print(f"{kind:8} {case}")

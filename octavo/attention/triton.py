@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 
 import torch
 
+from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
+from octavo.ops.room import power_of_2
+
+log = logging.getLogger(__name__)
 
 RECORD = 8  # int32 values a piece or a tile, see triton_schedule
 ROWS = 16  # of the smallest tensor-core product: heads that share a KV head times tokens fill it for nothing
 WORK = 8192  # comparisons of items with slices that one scheduling program makes at a time
+FEW_SLICES, MANY_SLICES, LONG_SLICE = 4, 128, 1024  # where one tuning becomes better than the other
 
 
 @dataclass(frozen=True)
@@ -25,9 +32,9 @@ class PieceTuning:
 
     programs: int = 4  # wanted for each multiprocessor
     shortest: int = 128  # tokens in a piece, where there are as many
-    block_n: int = 64  # tokens at a time
+    block_n: int = 128  # tokens at a time
     num_warps: int = 4
-    num_stages: int = 5  # one is the block table's; 5 keep two tiles of K and of V in flight
+    num_stages: int = 3  # one is the block table's
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,18 @@ class Tuning:
     tiles: TileTuning = TileTuning()
 
 
-def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int) -> Tuning:
-    """By what fits into a multiprocessor's shared memory: a tile of queries, and K and V of each stage."""
-    row_bytes = _power_of_2(head_dim) * element_bytes
+def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices: int, max_count: int) -> Tuning:
+    """By what fits into a multiprocessor's shared memory (a tile of queries, and K and V of each stage), then as measured on an H200."""
+    row_bytes = power_of_2(head_dim) * element_bytes
     if row_bytes > 512:
-        return Tuning(PieceTuning(block_n=16), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
+        return Tuning(PieceTuning(block_n=16, num_stages=5), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
     if element_bytes > 2 or shared_bytes < 160 * 1024:
-        return Tuning(PieceTuning(block_n=32), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
+        return Tuning(PieceTuning(block_n=32, num_stages=5), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
     if row_bytes > 256:
-        return Tuning(PieceTuning(block_n=32), TileTuning(block_m=128, block_n=64, num_warps=8, num_stages=2))
-    return Tuning()
+        return Tuning(PieceTuning(block_n=32, num_stages=5), TileTuning(block_m=128, block_n=64, num_warps=8, num_stages=2))
+    # Wide pieces where the work of one decides (few slices) and where there is plenty; in between more programs at a time fill the device.
+    pieces = PieceTuning(block_n=64 if FEW_SLICES < num_slices <= MANY_SLICES else 128)
+    return Tuning(pieces, TileTuning() if max_count > LONG_SLICE else TileTuning(block_m=64, block_n=64, num_warps=4))
 
 
 @dataclass(frozen=True)
@@ -76,18 +85,37 @@ class TritonPlan:
     batch: Batch
     block_table: torch.Tensor  # [max_num_seqs, max_blocks] int32
     block_tokens: int
+    slots: torch.Tensor  # [T] int64, of this KV group
     pieces: dict[AttentionShape, Pieces] = field(default_factory=dict[AttentionShape, Pieces])
     tiles: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict[tuple[int, int], torch.Tensor])  # [num_tiles, RECORD] int32
 
+    @cached_property
+    def prompts(self) -> cudnn.Prompts:
+        return cudnn.prompts(self.batch)
+
+    @cached_property
+    def before_fresh(self) -> TritonPlan:
+        """The plan of the slices before the fresh ones."""
+        batch = self.batch
+        num_slices, num_tokens = batch.num_slices - len(batch.fresh), batch.num_tokens - sum(batch.fresh)
+        old = replace(
+            batch, starts=batch.starts[: num_slices + 1], lengths=batch.lengths[:num_slices], rows=batch.rows[:num_slices],
+            num_tokens=num_tokens, num_slices=num_slices, max_count=batch.max_old_count, fresh=(),
+        )  # fmt: skip
+        return TritonPlan(old, self.block_table, self.block_tokens, self.slots[:num_tokens])
+
 
 class TritonAttention:
-    """Slices of few tokens go by pieces of their contexts (`triton_decode`), the others by tiles of their tokens (`triton_prefill`)."""
+    """Slices of few tokens go by pieces of their contexts (`triton_decode`), the others by tiles of their tokens (`triton_prefill`).
+
+    Long prompts that begin in this step go to cuDNN where it is faster.
+    """
 
     name = "triton"
 
-    def __init__(self, tuning: Tuning | None = None) -> None:
-        """`tuning` None takes what suits the device and the layer."""
-        self._tuning = tuning
+    def __init__(self, tuning: Tuning | None = None, use_cudnn: bool = True) -> None:
+        """`tuning` None takes what suits the device and the layer; cuDNN is used only where `cudnn.available`."""
+        self._tuning, self._use_cudnn = tuning, use_cudnn
         self._devices: dict[torch.device, tuple[int, int]] = {}
         dtypes = frozenset({"bfloat16", "float16", "float32"})
         self.supports = Supports(
@@ -100,24 +128,36 @@ class TritonAttention:
         )
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> TritonPlan:
-        return TritonPlan(batch, block_table, block_tokens)
+        return TritonPlan(batch, block_table, block_tokens, batch.slots[group])
 
     def run(self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == plan.block_table.stride(1) == 1
+        if self._use_cudnn and cudnn.fits(plan.batch.fresh, q, shape) and cudnn.available(q.device):
+            try:
+                out = cudnn.attend(plan.prompts, q, kv, plan.slots, shape)
+            except RuntimeError as problem:
+                log.warning("prompts are attended without cuDNN from now on: %s", problem)
+                self._use_cudnn = False
+            else:
+                old = plan.prompts.first_token
+                if old:
+                    self._run_paged(plan.before_fresh, q[:old], kv, shape, out[:old])
+                return out
+        max_count, few = plan.batch.max_count, _few(shape)
+        # Padding tokens follow the slices: where every slice is one token, they are pieces themselves; tiles too look after them.
+        out = torch.zeros_like(q) if 1 < max_count <= few else torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self._run_paged(plan, q, kv, shape, out)
+        return out
+
+    def _run_paged(self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, out: torch.Tensor) -> None:
+        """All slices of the plan by the kernels here."""
         num_sms, shared_bytes = self._device(q.device)
-        tuning = self._tuning or tuning_for(shape.head_dim, kv.element_size(), shared_bytes)
-        sharing = shape.heads // shape.kv_heads
-        few = max(ROWS // sharing, 1)
-        max_count = plan.batch.max_count
-        if max_count <= few:
-            # Padding tokens follow the slices: where every slice is one token, they are pieces themselves.
-            out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if max_count == 1 else torch.zeros_like(q)
-        else:
-            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        few, max_count = _few(shape), plan.batch.max_count
+        tuning = self._tuning or tuning_for(shape.head_dim, kv.element_size(), shared_bytes, plan.batch.num_slices, max_count)
+        if max_count > few:
             self._run_tiles(plan, q, kv, shape, out, few, tuning.tiles)
         self._run_pieces(plan, q, kv, shape, out, min(few, max_count), tuning.pieces, num_sms)
-        return out
 
     def _run_pieces(
         self,
@@ -140,7 +180,7 @@ class TritonAttention:
         attend_pieces[(shape.kv_heads, pieces.records.shape[0])](
             q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
             *_layout(plan, q, kv, shape),
-            SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(_power_of_2(sharing * few), ROWS),
+            SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(power_of_2(sharing * few), ROWS),
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, shape),
         )  # fmt: skip
 
@@ -150,7 +190,7 @@ class TritonAttention:
         from octavo.attention.triton_prefill import attend_tiles
 
         sharing = shape.heads // shape.kv_heads
-        block_m = max(tuning.block_m, _power_of_2(sharing))
+        block_m = max(tuning.block_m, power_of_2(sharing))
         block_q = block_m // sharing
         tiles = plan.tiles.get((few, block_q))
         if tiles is None:
@@ -191,12 +231,12 @@ def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, 
         torch.empty((num_pieces, shape.kv_heads, 2, rows), dtype=torch.float32, device=device),
         torch.empty((num_pieces, shape.kv_heads), dtype=torch.int32, device=device),
     )
-    slices = max(_power_of_2(num_slices), 16)
+    slices = max(power_of_2(num_slices), 16)
     items = max(min(WORK // slices, 64), 1)
     triton_schedule.list_pieces[(-(-num_pieces // items),)](
         batch.starts, batch.lengths, batch.rows, pieces.records, pieces.arrivals,
         batch.num_slices, num_tokens, num_pieces, few, target, tuning.shortest, shape.window or 0,
-        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=_power_of_2(shape.kv_heads),
+        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=power_of_2(shape.kv_heads),
         EACH=each, WINDOWED=shape.window is not None, SLICES=slices, ITEMS=items,
     )  # fmt: skip
     return pieces
@@ -208,13 +248,18 @@ def list_tiles(batch: Batch, num_tokens: int, few: int, block_q: int) -> torch.T
 
     num_tiles = num_tokens // block_q + batch.num_slices + 1
     tiles = torch.empty((num_tiles, RECORD), dtype=torch.int32, device=batch.lengths.device)
-    slices = max(_power_of_2(batch.num_slices + 1), 16)
+    slices = max(power_of_2(batch.num_slices + 1), 16)
     items = max(min(WORK // slices, 64), 1)
     triton_schedule.list_tiles[(-(-num_tiles // items),)](
         batch.starts, batch.lengths, batch.rows, tiles, batch.num_slices, num_tokens, num_tiles, few,
         BLOCK_Q=block_q, SLICES=slices, ITEMS=items,
     )  # fmt: skip
     return tiles
+
+
+def _few(shape: AttentionShape) -> int:
+    """A slice of at most so many tokens goes by pieces: its heads fit in the rows of one product."""
+    return max(ROWS // (shape.heads // shape.kv_heads), 1)
 
 
 def _layout(plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> tuple[float, ...]:
@@ -228,14 +273,9 @@ def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape) -> Mapp
     """What both kernels are compiled for."""
     return dict(
         D=shape.head_dim,
-        D_PAD=max(_power_of_2(shape.head_dim), 16),
+        D_PAD=max(power_of_2(shape.head_dim), 16),
         BLOCK_TOKENS=plan.block_tokens,
         WINDOWED=shape.window is not None,
         SOFTCAPPED=shape.softcap is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
     )
-
-
-def _power_of_2(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << (n - 1).bit_length()

@@ -51,10 +51,16 @@ class BatchBuilder:
         num_slices = len(slices)
         for admission in plan.admitted:
             self._bounds[admission.row] = admission.computed
-        max_length = max_count = 0
+        max_length = max_count = max_old_count = 0
+        fresh: list[int] = []
         for piece in slices:
             bound = self._bounds[piece.row] = self._bounds[piece.row] + piece.count
             max_length, max_count = max(max_length, bound), max(max_count, piece.count)
+            if bound == piece.count:
+                fresh.append(piece.count)
+            else:
+                max_old_count = max(max_old_count, piece.count, *fresh)
+                fresh.clear()
 
         owner, fed, row, starts, sample_at, sample_rows = self._stage(slices)
         num_tokens = owner.numel()
@@ -88,6 +94,8 @@ class BatchBuilder:
             num_slices=num_slices,
             max_count=max_count,
             max_length=max_length,
+            fresh=tuple(fresh),
+            max_old_count=max_old_count,
         )
 
     def decode(self, row_ids: torch.Tensor, rows: Rows) -> Batch:

@@ -1,13 +1,17 @@
 """The Triton kernels against the reference: in Triton's interpreter where there is no GPU, else on it with the dtypes that models use."""
 
 import random
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
+from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape
-from octavo.attention.reference import ReferenceAttention
+from octavo.attention.reference import ReferenceAttention, attend
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
+from octavo.ops.room import token_room
 from tests.attention.test_reference import make_batch
 from tests.interpreter import interpret
 
@@ -19,10 +23,13 @@ FEW = [(2, 2, 40), (0, 2, 2), (3, 1, 50)]
 MIXED = [(2, 1, 35), (0, 19, 19), (3, 18, 45), (4, 2, 30)]
 
 
-def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3):
+def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3, num_fresh=0):
     """Outputs of both backends over memory in which whatever must not be read is NaN."""
     rng = random.Random(block_tokens)
     batch = make_batch(slices, padding)
+    old, fresh = slices[: len(slices) - num_fresh], slices[len(slices) - num_fresh :]
+    slots = torch.full((1, batch.num_tokens + padding), -1)
+    batch = replace(batch, slots=slots, fresh=tuple(count for _, count, _ in fresh), max_old_count=max((c for _, c, _ in old), default=0))
     width = -(-max(length for *_, length in slices) // block_tokens)
     blocks = list(range(1, 1 + 5 * width))
     rng.shuffle(blocks)
@@ -31,15 +38,21 @@ def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device=
     for row, _, length in slices:
         for p in range(length):
             kv[table[row, p // block_tokens], :, p % block_tokens] = torch.randn(2, shape.kv_heads, shape.head_dim).to(dtype)
+    for (row, count, length), start in zip(slices, batch.starts.tolist()):
+        slots[0, start : start + count] = torch.tensor(
+            [int(table[row, p // block_tokens]) * block_tokens + p % block_tokens for p in range(length - count, length)]
+        )
     num_tokens = batch.num_tokens + padding
-    wide = torch.randn(num_tokens, shape.heads + 2, shape.head_dim).to(dtype)  # q may be a view of a packed product
-    q = wide[:, : shape.heads]
+    wide = torch.randn(token_room(num_tokens), shape.heads + 2, shape.head_dim).to(dtype)  # q may be a view of a packed product
+    q = wide[:num_tokens, : shape.heads]
     reference, backend = ReferenceAttention(), TritonAttention(tuning)
     want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
     batch = type(batch)(**{name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(batch).items()})
+    wide = wide.to(device)
+    q, kv = wide[:num_tokens, : shape.heads], kv.to(device)
     plan = backend.plan(batch, 0, table.to(device), block_tokens)
     for _ in range(2):  # the second layer finds the work listed, and the counters as they must be
-        got = backend.run(plan, q.to(device), kv.to(device), shape)
+        got = backend.run(plan, q, kv, shape)
         assert got.dtype == dtype
         torch.testing.assert_close(got.cpu().float(), want, atol=atol, rtol=atol)
     assert not got[batch.num_tokens :].any()
@@ -81,6 +94,85 @@ def test_a_bound_far_above_the_lengths_changes_nothing():
     near = backend.run(backend.plan(batch, 0, table, 16), q, kv, shape)
     captured = type(batch)(**{**vars(batch), "max_length": 40960})
     assert torch.equal(backend.run(backend.plan(captured, 0, table, 16), q, kv, shape), near)
+
+
+def ragged(q, k, v, starts, longest, scale):
+    """In place of cuDNN: each sequence by itself, with nothing of what lies outside."""
+    out = torch.full_like(q, float("nan"))
+    for start, end in pairwise(starts.tolist()):
+        assert end - start <= longest
+        visible = torch.ones(end - start, end - start, dtype=torch.bool).tril()
+        shape = AttentionShape(q.shape[1], k.shape[1], q.shape[2], scale)
+        out[start:end] = attend(q[start:end], k[start:end], v[start:end], visible, shape)
+    return out
+
+
+@pytest.fixture
+def no_small_work(monkeypatch):
+    monkeypatch.setattr(cudnn, "WORTH_FLOP", 0)
+
+
+@pytest.fixture
+def calls(monkeypatch, no_small_work):
+    """The numbers of sequences that were left to cuDNN."""
+    calls = []
+    monkeypatch.setattr(cudnn, "available", lambda device: True)
+    monkeypatch.setattr(cudnn, "ragged", lambda *args: calls.append((args[3].diff() > 0).sum().item()) or ragged(*args))
+    return calls
+
+
+@pytest.mark.parametrize("slices", [[(2, 9, 9), (0, 19, 19)], [(2, 1, 35), (1, 3, 20), (0, 19, 19), (3, 1, 1)], [(2, 18, 35), (0, 7, 7)]])
+def test_fresh_prompts_go_to_cudnn(slices, calls):
+    torch.manual_seed(0)
+    num_fresh = sum(count == length for _, count, length in slices)
+    for heads, kv_heads in ((4, 2), (3, 3)):
+        compare(slices, AttentionShape(heads, kv_heads, 16, 0.3), 8, torch.float16, num_fresh=num_fresh)
+    compare(slices, AttentionShape(2, 1, 16, 0.3, window=19), 8, torch.float16, num_fresh=num_fresh)
+    assert calls == [num_fresh] * 6
+
+
+def test_what_cudnn_cannot_do(calls):
+    torch.manual_seed(0)
+    slices = [(2, 1, 35), (0, 19, 19)]
+    compare(slices, AttentionShape(2, 1, 16, 0.3, window=18), 8, torch.float16, num_fresh=1)
+    compare(slices, AttentionShape(2, 1, 16, 0.3, softcap=2.0), 8, torch.float16, num_fresh=1)
+    compare(slices, AttentionShape(2, 1, 16, 0.3), 8, torch.float32, num_fresh=1)
+    compare(slices, AttentionShape(2, 1, 16, 0.3), 8, torch.float16)
+    assert not calls
+
+
+def test_cudnn_gives_up(calls, monkeypatch, caplog):
+    torch.manual_seed(0)
+
+    def refuse(*args):
+        raise RuntimeError("no valid plan")
+
+    monkeypatch.setattr(cudnn, "ragged", refuse)
+    compare([(2, 1, 35), (0, 19, 19)], AttentionShape(2, 1, 16, 0.3), 8, torch.float16, num_fresh=1)
+    assert [record.message for record in caplog.records] == ["prompts are attended without cuDNN from now on: no valid plan"]
+
+
+def test_ragged_calls_have_few_shapes():
+    def shapes(counts):
+        batch = replace(make_batch([(0, count, count) for count in counts]), fresh=tuple(counts))
+        found = cudnn.prompts(batch)
+        assert found.starts[: len(counts) + 1].tolist() == batch.starts.tolist()
+        assert set(found.starts[len(counts) :].tolist()) == {batch.num_tokens}
+        return token_room(batch.num_tokens), found.longest, found.starts.numel() - 1
+
+    assert shapes([4096] * 4) == shapes([4095] * 4) == shapes([2100, 4096, 3000, 4000]) == (16384, 4096, 8)
+    assert shapes([100, 30]) == (130, 1024, 2)
+    assert shapes([900] * 17) == (16384, 1024, 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
+def test_cudnn_on_the_device(heads, kv_heads, head_dim, no_small_work):
+    torch.manual_seed(0)
+    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5)
+    for slices, num_fresh in (([(0, 700, 700), (1, 1500, 1500)], 2), ([(0, 1, 300), (1, 200, 400), (2, 1100, 1100), (3, 64, 64)], 2)):
+        compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, num_fresh=num_fresh)
 
 
 @pytest.mark.gpu

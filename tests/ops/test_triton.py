@@ -97,6 +97,14 @@ def test_rope_and_write(heads, kv_heads, head_dim, rotated, norm, dtype):
         assert torch.equal(mine[:, half].reshape(-1, kv_heads, head_dim)[untouched], before[untouched])
 
 
+def test_q_has_room(monkeypatch):
+    monkeypatch.setattr(rope_twin, "token_room", lambda num_tokens: num_tokens + 5)
+    kv, positions, slots = torch.zeros(1, 2, 4, 1, 16, device=DEVICE), torch.zeros(3, device=DEVICE).long(), torch.arange(3, device=DEVICE)
+    q = rope_twin.rope_and_write(draw(3, 4 * 16), kv, positions, slots, None, None, None, 0.0)
+    assert q.shape == (3, 2, 16)
+    assert q.as_strided((8, 2, 16), q.stride()).shape == (8, 2, 16)
+
+
 @pytest.mark.parametrize("vocab", [5, 4096, 9001])
 def test_best(vocab):
     logits = draw(4, vocab + 3)[:, :vocab]

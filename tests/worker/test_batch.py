@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from octavo.config.resolved import Resolved
@@ -46,6 +47,29 @@ def test_a_mixed_batch():
     assert batch.sample_at.tolist() == [2, 5]
     assert batch.sample_rows.tolist() == [2, 0]
     assert (batch.num_tokens, batch.num_slices, batch.max_count, batch.max_length) == (6, 2, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("computed", "counts", "fresh", "max_old_count"),
+    [
+        ((0, 0), (3, 4), (3, 4), 0),
+        ((2, 0), (1, 5), (5,), 1),
+        ((0, 2, 0), (6, 1, 2), (2,), 6),
+        ((4, 1), (2, 1), (), 2),
+        ((0, 3), (1, 1), (), 1),
+    ],
+)
+def test_which_slices_at_the_end_are_fresh(computed, counts, fresh, max_old_count):
+    rows, batches = make()
+    admitted = tuple(admit(row, range(16), done, ((row + 1,), (row + 1,))) for row, done in enumerate(computed))
+    slices = tuple(Slice(row, row + 1, count, 0, True, (7,) * count) for row, count in enumerate(counts))
+    plan = Plan(1, slices, admitted)
+    rows.apply(plan)
+    batch = batches.build(plan, rows)
+    assert (batch.fresh, batch.max_old_count) == (fresh, max_old_count)
+    again = Plan(2, tuple(Slice(piece.row, piece.generation, 1, 0, True) for piece in slices))
+    rows.apply(again)
+    assert batches.build(again, rows).fresh == (), "a context that began in an earlier step"
 
 
 def test_the_same_buffers_serve_every_step():

@@ -1,6 +1,6 @@
 """Norms of q and k, rotation, and the write of K and V to the paged memory, in one launch over (token, heads).
 
-Each value of qkv is read once (twice where rotated, the second time from cache) and written once.
+Each value of qkv is read once (twice where rotated, the second time from cache) and written once. The memory of q reaches to `token_room`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.room import token_room
 from octavo.ops.triton.norm import rms_norm
 
 _HEADS_AT_ONCE = 8
@@ -114,7 +115,8 @@ def rope_and_write(
         q, k, v = qkv.split((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), dim=1)
         qkv = torch.cat((rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps), v), dim=1)
         q_norm = k_norm = None
-    q_out = torch.empty((num_tokens, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
+    room = token_room(num_tokens)
+    q_out = torch.empty((room, heads, head_dim), dtype=qkv.dtype, device=qkv.device)[:num_tokens]
     if num_tokens:
         parts = triton.cdiv(heads, _HEADS_AT_ONCE) + 2 * triton.cdiv(kv_heads, _HEADS_AT_ONCE)
         _rope_and_write[(num_tokens, parts)](
