@@ -77,7 +77,7 @@ def intake_of(config: EngineConfig, checkpoint: Checkpoint, info: dict[str, Any]
         max_model_len=info["max_model_len"],
         vocab_size=info["vocab_size"],
         eos_token_ids=checkpoint.eos_token_ids,
-        generation_config={**checkpoint.generation_config, **config.model.override_generation_config},
+        generation_config=checkpoint.generation_config,
         max_logprobs=config.model.max_logprobs,
     )
 

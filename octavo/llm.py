@@ -57,7 +57,7 @@ class LLM:
             max_model_len=self.info["max_model_len"],
             vocab_size=self.info["vocab_size"],
             eos_token_ids=checkpoint.eos_token_ids,
-            generation_config={**checkpoint.generation_config, **self.config.model.override_generation_config},
+            generation_config=checkpoint.generation_config,
             max_logprobs=self.config.model.max_logprobs,
         )
         self._ids = itertools.count()

@@ -49,7 +49,7 @@ class ModelConfig:
     generation_config: Annotated[
         str, Flag("auto: sampling defaults from the model's generation_config.json; vllm: none; or a folder to read the file from")
     ] = "auto"
-    override_generation_config: Annotated[dict[str, Any], Flag("JSON of sampling defaults, merged over --generation-config")] = field(
+    override_generation_config: Annotated[dict[str, Any], Flag("JSON of sampling defaults and end ids, over --generation-config")] = field(
         default_factory=dict[str, Any]
     )
     chat_template: Annotated[str | None, Flag("Jinja template of chats, as a file or in one line; default: the model's own")] = None

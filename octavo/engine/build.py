@@ -37,6 +37,7 @@ def open_model(config: EngineConfig) -> Checkpoint:
         tokenizer_revision=model.tokenizer_revision,
         hf_overrides=model.hf_overrides,
         generation_config=model.generation_config,
+        override_generation_config=model.override_generation_config,
         download_dir=model.download_dir,
     )
 

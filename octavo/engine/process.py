@@ -96,8 +96,11 @@ def main() -> None:
         start_logging()
         function_at(target)(status, *args)
     except BaseException as error:
-        traceback.print_exc()
-        status.say("error", error=f"{type(error).__name__}: {error}")
+        if type(error).__module__.startswith("octavo."):
+            status.say("error", error=str(error))  # says what is wrong and what works
+        else:
+            traceback.print_exc()
+            status.say("error", error=f"{type(error).__name__}: {error}")
         os._exit(1)
     os._exit(0)  # no interpreter shutdown: device runtimes and thread teams have nothing left to say
 

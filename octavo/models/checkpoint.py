@@ -75,6 +75,7 @@ def open_checkpoint(
     tokenizer_revision: str | None = None,
     hf_overrides: Mapping[str, Any] | None = None,
     generation_config: str = "auto",
+    override_generation_config: Mapping[str, Any] | None = None,
     download_dir: str | None = None,
     weights: bool = True,
 ) -> Checkpoint:
@@ -99,7 +100,7 @@ def open_checkpoint(
         source=source,
         load_format=load_format if load_format == "dummy" else "safetensors" if gguf is None else "gguf",
         config=merged(config, hf_overrides or {}),
-        generation_config=_generation_config(generation_config, source),
+        generation_config=merged(_generation_config(generation_config, source), override_generation_config or {}),
         tokenizer_source=own,
         gguf=gguf,
     )

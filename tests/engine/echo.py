@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from octavo.config.fields import ConfigError
 from octavo.engine.messages import Abort, Add, Ask, Finish, Stop
 from octavo.types import FinishReason, SequenceOutput
 
@@ -66,3 +67,7 @@ def build_and_fail(outbox):
 
 def build_slowly(outbox):
     time.sleep(600)
+
+
+def build_wrongly(outbox):
+    raise ConfigError("max_model_len", 9000, "use at most 8192")

@@ -103,6 +103,12 @@ def test_a_failed_start_raises_the_childs_first_error():
         with_engine("tests.engine.echo:build_and_fail", None)
 
 
+def test_a_start_that_was_asked_wrongly_says_so_and_no_more(capfd):
+    with pytest.raises(EngineDead, match="^--max-model-len = 9000 is not possible: use at most 8192$"):
+        with_engine("tests.engine.echo:build_wrongly", None)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_close_ends_a_hung_engine():
     async def run():
         engine = await RemoteEngine.start("tests.engine.echo:build", ())

@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer as Core
 from tokenizers import models
 
+from octavo.config.engine import EngineConfig
+from octavo.engine.build import open_model
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.tensors import CheckpointError
 from octavo.text.tokenizer import TokenizerError
@@ -59,6 +61,13 @@ def test_end_ids_of_any_form(value, ids, tmp_path):
     folder = write_folder(tmp_path / "model", tokenizer=False)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": value}))
     assert open_checkpoint(str(folder)).eos_token_ids == ids
+
+
+def test_overrides_go_over_the_generation_config(folder):
+    checkpoint = open_model(EngineConfig.from_flags(model=str(folder), override_generation_config={"temperature": 0.25, "eos_token_id": 9}))
+    assert checkpoint.generation_config == {"temperature": 0.25, "eos_token_id": 9}
+    assert checkpoint.eos_token_ids[0] == 9
+    assert 7 not in checkpoint.eos_token_ids, "only the generation config names it"
 
 
 def test_generation_config_from_elsewhere(folder, tmp_path):
