@@ -37,7 +37,7 @@ def check(expected, texts) -> None:
         pytest.param({"max_num_batched_tokens": 7, "block_size": 8}, id="budget-7-block-8"),
         pytest.param({"max_num_batched_tokens": 64, "block_size": 16, "async_scheduling": False}, id="budget-64-no-overlap"),
         pytest.param({"max_num_batched_tokens": 2048, "block_size": 32, "enable_prefix_caching": False}, id="budget-2048-block-32"),
-        pytest.param({"max_num_seqs": 1}, id="alone"),
+        pytest.param({"max_num_seqs": 1, "block_size": 128}, id="alone-block-128"),
     ],
 )  # fmt: skip
 def test_greedy_text_equals_transformers(expected, flags):
@@ -71,7 +71,7 @@ def test_the_second_run_hits_the_prefix_cache_and_says_the_same(expected):
 
 def test_sixteen_random_arrivals(expected):
     """Requests that come while others run, through the loop itself."""
-    llm = LLM(MODEL, **{**SAME, "max_num_batched_tokens": 48})
+    llm = LLM(MODEL, **{**SAME, "max_num_batched_tokens": 48, "block_size": 64})
     loop, outbox = llm._loop, llm._outbox
     rng = random.Random(3)
     waiting = [(str(number), expected[number % 8]) for number in range(16)]

@@ -104,7 +104,7 @@ def test_a_failed_start_raises_the_childs_first_error():
 
 
 def test_a_start_that_was_asked_wrongly_says_so_and_no_more(capfd):
-    with pytest.raises(EngineDead, match="^--max-model-len = 9000 is not possible: use at most 8192$"):
+    with pytest.raises(EngineDead, match=r"^--max-model-len = 9000 is not possible: use at most 8192$"):
         with_engine("tests.engine.echo:build_wrongly", None)
     assert "Traceback" not in capfd.readouterr().err
 
