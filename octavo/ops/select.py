@@ -15,6 +15,7 @@ from octavo.ops.embedding import embedding
 from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.twins import Twins
+from octavo.ops.packed_linear import packed_linear
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 
@@ -28,6 +29,7 @@ class Ops:
     embedding: Callable[[Tensor, Tensor, int], Tensor] = embedding
     linear: LinearOp = linear
     pack_linear: Callable[[Tensor], Tensor] = pack_linear
+    packed_linear: Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor] = packed_linear
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
     rope_and_write: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float], Tensor] = rope_and_write
@@ -47,6 +49,7 @@ def choose_ops(device: str, level: int) -> Ops:
             embedding=twins.embedding,
             linear=around(twins.product, twins.rms_norm, {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}),
             pack_linear=twins.pack_linear,
+            packed_linear=twins.packed_linear,
             rms_norm=twins.rms_norm,
             add_rms_norm=twins.add_rms_norm,
             rope_and_write=twins.rope_and_write,

@@ -35,6 +35,7 @@ class Op(IntEnum):
     ARGMAX = 5
     ATTENTION = 6
     DRAW = 7
+    PACKED = 8
 
 
 class Native:

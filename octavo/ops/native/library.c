@@ -6,6 +6,7 @@
 #include "panels.c"
 #include "attention.c"
 #include "draw.c"
+#include "packed.c"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -15,7 +16,7 @@
 
 /* In the order of `Op` in binding.py. */
 static const struct kernel kernels[] = {
-    {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw},
+    {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw}, {packed, prepare_packed},
 };
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }

@@ -26,7 +26,9 @@ INLINE void panel_tile(int P, int C, int M, int wtype, int pairs, const char *w,
 #if defined(__AVX512BF16__)
         for (int64_t i = 0; i < k; i += 2 * C) {
 #pragma GCC unroll 2
-            for (int c = 0; c < C && i + 2 * c < k; c++) {
+            for (int c = 0; c < C; c++) {
+                if (c && i + 2 * c >= k)
+                    break;
                 __m512bh ones[TILE_M];
 #pragma GCC unroll 8
                 for (int m = 0; m < M; m++) {
@@ -47,7 +49,9 @@ INLINE void panel_tile(int P, int C, int M, int wtype, int pairs, const char *w,
     } else if (wtype == F32) {
         for (int64_t i = 0; i < k; i += C)
 #pragma GCC unroll 2
-            for (int c = 0; c < C && i + c < k; c++)
+            for (int c = 0; c < C; c++) {
+                if (c && i + c >= k)
+                    break;
 #pragma GCC unroll 8
                 for (int p = 0; p < P; p++) {
                     vf ws[VECTORS];
@@ -65,6 +69,7 @@ INLINE void panel_tile(int P, int C, int M, int wtype, int pairs, const char *w,
                             acc[p + c][m][v] += ws[v] * one;
                     }
                 }
+            }
     } else {
         for (int64_t i = 0; i < k; i += 2)
 #pragma GCC unroll 2

@@ -193,6 +193,11 @@ void team_run_alone(struct team *team, struct kernel kernel, const void *args) {
 
 int64_t lane_claim(struct lane *lane) { return atomic_fetch_add_explicit(&lane->team->next, 1, memory_order_relaxed); }
 
+void lane_wait(const int32_t *counter, int32_t goal) {
+    for (int turn = 0; __atomic_load_n(counter, __ATOMIC_ACQUIRE) < goal; turn++)
+        wait_turn(turn);
+}
+
 static void grow(void **memory, size_t *had, size_t bytes) {
     if (bytes <= *had)
         return;

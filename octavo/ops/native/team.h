@@ -34,6 +34,8 @@ void team_run_alone(struct team *team, struct kernel kernel, const void *args);
 
 /* The next number of 0, 1, 2 ... of this operation that no lane took yet. */
 int64_t lane_claim(struct lane *lane);
+/* Waits until a counter, which lanes that take part raise, has come to `goal`. */
+void lane_wait(const int32_t *counter, int32_t goal);
 /* At least `bytes` of private memory aligned to 64; what it held before is lost when it grows. Ends the process when there is none. */
 void *lane_scratch(struct lane *lane, size_t bytes);
 /* The same, one piece for all lanes: asked for in `prepare`, found again by the others with 0 bytes. */

@@ -18,6 +18,7 @@ _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
 _ROPE_AND_WRITE = struct.Struct("8P15qd")
 _ARGMAX = struct.Struct("2P3q")
+_PACKED = struct.Struct("5P9q")
 _DRAW = struct.Struct("8P3q")
 
 
@@ -79,6 +80,20 @@ class Twins:
             return weight
         panels = weight.view(n // PANEL, PANEL, k // pair, pair).transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return weight.view(panels.shape).copy_(panels)
+
+    def packed_linear(
+        self, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, out_features: int, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        x = _rows(x)
+        m, k = x.shape
+        out = torch.empty((m, out_features), dtype=x.dtype)
+        packing = 2 if codes.shape[2] == 8 else scales.shape[2] - 1  # `enum packing` in packed.c
+        args = _PACKED.pack(
+            x.data_ptr(), codes.data_ptr(), scales.data_ptr(), _pointer(bias), out.data_ptr(),
+            m, out_features, k, x.stride(0), out_features, packing, DTYPES[x.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
+        )  # fmt: skip
+        self.native.run(Op.PACKED, args)
+        return out
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         n = x.shape[-1]

@@ -1,0 +1,38 @@
+"""Blocks of a GGUF file kept packed: the same numbers as the reader's own dequantising, as a scheme of a linear layer."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from octavo.models.gguf_blocks import dequantize
+from octavo.ops.packed_linear import packed_linear, unpack
+from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks, repack
+
+
+def blocks(kind: str, n: int, k: int) -> torch.Tensor:
+    """Random blocks with finite scales."""
+    raw = torch.randint(0, 256, (n, k // 32, BLOCK_BYTES[kind])).byte()
+    numbers = 2 if kind == "Q4_1" else 1
+    raw[:, :, : 2 * numbers] = torch.randn(n, k // 32, numbers).half().view(torch.uint8)
+    return raw
+
+
+@pytest.mark.parametrize("kind", BLOCK_BYTES)
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (5, 64), (40, 96)])
+def test_repacked_blocks_are_the_same_numbers(kind: str, n: int, k: int) -> None:
+    raw = blocks(kind, n, k)
+    codes, scales = repack(raw, kind)
+    assert torch.equal(unpack(codes, scales)[:n].flatten(), dequantize(raw, kind, n * k, torch.float32))
+
+
+@pytest.mark.parametrize("kind", BLOCK_BYTES)
+def test_as_the_scheme_of_a_layer(kind: str) -> None:
+    scheme, n, k = GGUFBlocks(kind), 24, 64
+    spec = scheme.params(k, n, torch.float32)["weight"]
+    raw = blocks(kind, n, k)
+    assert raw.shape == spec.shape
+    layer = SimpleNamespace(weight=torch.nn.Parameter(raw, requires_grad=False), bias=None, ops=SimpleNamespace(packed_linear=packed_linear))
+    scheme.finish(layer)
+    x = torch.randn(3, k)
+    torch.testing.assert_close(scheme.apply(layer, x), x @ dequantize(raw, kind, n * k, torch.float32).view(n, k).T, rtol=1e-5, atol=1e-4)
