@@ -178,7 +178,7 @@ def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 def replay_error(case: Case, tuning: Tuning, arena: torch.Tensor) -> float:
     """Relative error of the last of three replays, each with other lengths than the graph was captured with."""
     given = inputs(case, arena, 1, bounded=True)
-    kv, reference, backend = given.kvs[0].normal_(), ReferenceAttention(), TritonAttention(tuning)
+    kv, reference, backend = given.kvs[0].normal_(), ReferenceAttention(), TritonAttention(tuning, use_cudnn=True)
     longest = given.batch.lengths.clone()
 
     def step() -> torch.Tensor:

@@ -113,8 +113,11 @@ class TritonAttention:
 
     name = "triton"
 
-    def __init__(self, tuning: Tuning | None = None, use_cudnn: bool = True) -> None:
-        """`tuning` None takes what suits the device and the layer; cuDNN is used only where `cudnn.available`."""
+    def __init__(self, tuning: Tuning | None = None, use_cudnn: bool = False) -> None:
+        """`tuning` None takes what suits the device and the layer.
+
+        cuDNN is off unless asked for: its first call for a shape took up to two seconds on an H200, which a short run never earns back.
+        """
         self._tuning, self._use_cudnn = tuning, use_cudnn
         self._devices: dict[torch.device, tuple[int, int]] = {}
         dtypes = frozenset({"bfloat16", "float16", "float32"})

@@ -30,7 +30,50 @@ Key = tuple[str, int, int, int]  # form, at most so many rows, out features of t
 
 BUCKETS = (1, 8, 16, 64)  # rows
 
-TUNED: dict[str, dict[Key, Skinny | None]] = {}  # by device; None: the library's product with separate kernels around it
+TUNED: dict[str, dict[Key, Skinny | None]] = {  # by device; None: the library's product with separate kernels around it
+    "NVIDIA H200": {
+        ("norm+linear", 1, 6144, 4096): Skinny(1, 2, 1024, stages=1, unroll=4, prefetch=4096),
+        ("norm+linear", 8, 6144, 4096): Skinny(16, 64, 256, swap=True),
+        ("norm+linear", 16, 6144, 4096): Skinny(16, 64, 256, swap=True),
+        ("norm+linear", 64, 6144, 4096): None,
+        ("linear+add", 1, 4096, 4096): Skinny(1, 4, 1024, stages=1, unroll=4, prefetch=4096),
+        ("linear+add", 8, 4096, 4096): Skinny(16, 16, 512, warps=2),
+        ("linear+add", 16, 4096, 4096): Skinny(16, 16, 512, warps=2),
+        ("linear+add", 64, 4096, 4096): None,
+        ("norm+linear+gate", 1, 28672, 4096): None,
+        ("norm+linear+gate", 8, 28672, 4096): None,
+        ("norm+linear+gate", 16, 28672, 4096): None,
+        ("norm+linear+gate", 64, 28672, 4096): None,
+        ("linear+add", 1, 4096, 14336): Skinny(1, 8, 1024, warps=8, stages=1, unroll=2, prefetch=4096),
+        ("linear+add", 8, 4096, 14336): Skinny(16, 64, 128, split=4, stages=4, swap=True),
+        ("linear+add", 16, 4096, 14336): Skinny(16, 64, 128, split=4, stages=4, swap=True),
+        ("linear+add", 64, 4096, 14336): None,
+        ("linear", 1, 128256, 4096): None,
+        ("linear", 8, 128256, 4096): Skinny(16, 16, 256, warps=1, stages=4),
+        ("linear", 16, 128256, 4096): Skinny(16, 64, 128, stages=4, swap=True),
+        ("linear", 64, 128256, 4096): Skinny(64, 64, 64, stages=6),
+        ("norm+linear", 1, 4096, 1024): Skinny(1, 4, 256, warps=1, stages=1, unroll=4, prefetch=4096),
+        ("norm+linear", 8, 4096, 1024): Skinny(16, 64, 256, swap=True),
+        ("norm+linear", 16, 4096, 1024): Skinny(16, 64, 256, swap=True),
+        ("norm+linear", 64, 4096, 1024): None,
+        ("linear+add", 1, 1024, 2048): Skinny(1, 2, 1024, stages=1, unroll=2, prefetch=4096),
+        ("linear+add", 8, 1024, 2048): Skinny(16, 64, 128, split=8, stages=4, swap=True),
+        ("linear+add", 16, 1024, 2048): Skinny(16, 64, 128, split=4, stages=4, swap=True),
+        ("linear+add", 64, 1024, 2048): None,
+        ("norm+linear+gate", 1, 6144, 1024): Skinny(1, 4, 512, warps=2, stages=1, unroll=2, prefetch=4096),
+        ("norm+linear+gate", 8, 6144, 1024): Skinny(16, 64, 128, stages=4, swap=True),
+        ("norm+linear+gate", 16, 6144, 1024): Skinny(16, 64, 128, stages=4, swap=True),
+        ("norm+linear+gate", 64, 6144, 1024): None,
+        ("linear+add", 1, 1024, 3072): Skinny(1, 4, 1024, stages=1, prefetch=4096),
+        ("linear+add", 8, 1024, 3072): Skinny(16, 64, 128, split=8, stages=4, swap=True),
+        ("linear+add", 16, 1024, 3072): Skinny(16, 64, 128, split=4, stages=4, swap=True),
+        ("linear+add", 64, 1024, 3072): None,
+        ("linear", 1, 151936, 1024): None,
+        ("linear", 8, 151936, 1024): None,
+        ("linear", 16, 151936, 1024): None,
+        ("linear", 64, 151936, 1024): None,
+    },
+}
 
 
 def form(norm: bool, gate: bool, add: bool) -> str:

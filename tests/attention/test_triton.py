@@ -45,7 +45,7 @@ def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device=
     num_tokens = batch.num_tokens + padding
     wide = torch.randn(token_room(num_tokens), shape.heads + 2, shape.head_dim).to(dtype)  # q may be a view of a packed product
     q = wide[:num_tokens, : shape.heads]
-    reference, backend = ReferenceAttention(), TritonAttention(tuning)
+    reference, backend = ReferenceAttention(), TritonAttention(tuning, use_cudnn=True)
     want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
     batch = type(batch)(**{name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(batch).items()})
     wide = wide.to(device)
