@@ -61,12 +61,28 @@ def product(twins: Twins, name: str, plain: list[torch.Tensor], packed: list[tor
     report(name, rows, took, plain[0].nbytes, 2 * rows * n * k)
 
 
+def packed_product(twins: Twins, name: str, bits: int, plain: list[torch.Tensor], rows: int) -> None:
+    """4 bits with offsets (Q4_1), or 8 bits, against torch's product with plain weights."""
+    n, k = plain[0].shape
+    shape, numbers = (n // 16, k // 32, bits, 16, 4), 2 if bits == 4 else 1
+    many = max(2, CACHES_BYTES // (n * k * bits // 8))
+    codes = [torch.randint(0, 256, shape).byte() for _ in range(many)]
+    scales = [torch.randn(n // 16, k // 32, numbers, 16).half() for _ in range(many)]
+    x = torch.randn(rows, k).to(plain[0].dtype)
+    took = medians(
+        lambda i: twins.packed_linear(x, codes[i % many], scales[i % many], n, None), lambda i: linear(x, plain[i % len(plain)], None)
+    )
+    report(f"{name}_{bits}bit", rows, took, codes[0].nbytes + scales[0].nbytes, 2 * rows * n * k)
+
+
 def products(twins: Twins, dtype: torch.dtype, all_rows: list[int]) -> None:
     for name, (n, k) in PRODUCTS.items():
         plain = [torch.randn(n, k).to(dtype) for _ in range(max(2, CACHES_BYTES // (n * k * dtype.itemsize)))]
         packed = [twins.pack_linear(weight.clone()) for weight in plain]
         for rows in all_rows:
             product(twins, name, plain, packed, rows)
+            packed_product(twins, name, 4, plain, rows)
+            packed_product(twins, name, 8, plain, rows)
 
 
 def elementwise(twins: Twins, dtype: torch.dtype, rows: int) -> None:

@@ -32,7 +32,8 @@ def test_as_the_scheme_of_a_layer(kind: str) -> None:
     spec = scheme.params(k, n, torch.float32)["weight"]
     raw = blocks(kind, n, k)
     assert raw.shape == spec.shape
-    layer = SimpleNamespace(weight=torch.nn.Parameter(raw, requires_grad=False), bias=None, ops=SimpleNamespace(packed_linear=packed_linear))
+    weight = torch.nn.Parameter(raw, requires_grad=False)
+    layer = SimpleNamespace(weight=weight, bias=None, ops=SimpleNamespace(packed_linear=packed_linear))
     scheme.finish(layer)
     x = torch.randn(3, k)
     torch.testing.assert_close(scheme.apply(layer, x), x @ dequantize(raw, kind, n * k, torch.float32).view(n, k).T, rtol=1e-5, atol=1e-4)

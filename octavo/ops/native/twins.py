@@ -90,7 +90,8 @@ class Twins:
         packing = 2 if codes.shape[2] == 8 else scales.shape[2] - 1  # `enum packing` in packed.c
         args = _PACKED.pack(
             x.data_ptr(), codes.data_ptr(), scales.data_ptr(), _pointer(bias), out.data_ptr(),
-            m, out_features, k, x.stride(0), out_features, packing, DTYPES[x.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
+            m, out_features, k, x.stride(0), out_features, packing,
+            DTYPES[x.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
         )  # fmt: skip
         self.native.run(Op.PACKED, args)
         return out
