@@ -18,7 +18,7 @@ PANEL = 16  # outputs side by side
 
 
 def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """values [n, k / 32, 32] (uint8 of 4 bits, or int8), scale and offset [n, k / 32] float16 -> codes, scales, the last panel filled up."""
+    """values [n, k / 32, 32] (uint8 of 4 bits, or int8), scale and offset [n, k / 32] float16 -> codes, scales, in whole panels."""
     n, groups, _ = values.shape
     padding = -n % PANEL
     quads = F.pad(values.view(torch.uint8), (0, 0, 0, 0, 0, padding)).view(-1, PANEL, groups, GROUP // 4, 4)
