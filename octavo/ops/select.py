@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -36,6 +37,7 @@ class Ops:
     draw: Draw = draw
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch
+    compile_ahead: Callable[[], Callable[[], None]] = lambda: lambda: None  # begins what must be compiled; what it gives waits for it
 
 
 REFERENCES = Ops()
@@ -64,7 +66,8 @@ def triton_ops() -> Ops:
     """The Triton twins. Triton is imported only here."""
     from octavo.ops.triton.cache import use_cache_folder
 
-    use_cache_folder(env.cache_root())
+    folder = use_cache_folder(env.cache_root())
+    from octavo.ops.triton import precompile
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
     from octavo.ops.triton.embedding import embedding
@@ -80,4 +83,5 @@ def triton_ops() -> Ops:
         rope_and_write=rope_and_write,
         best=best,
         decode_batch=decode_batch,
+        compile_ahead=partial(precompile.start_here, folder),
     )

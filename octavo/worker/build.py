@@ -40,6 +40,8 @@ def build_runner(
 ) -> Runner:
     """A runner ready for its first plan. `timed(name)` measures a stage of the start."""
     device = torch.device(settings.device)
+    ops = choose_ops(device.type, settings.optimization_level)
+    ahead = ops.compile_ahead()
     with timed("build model"):
         model = build_model(architecture, settings)
     with timed("load weights"):
@@ -51,12 +53,13 @@ def build_runner(
     with timed("allocate KV cache"):
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
         bind(layers, layout, allocate(layout, device))
-    ops = choose_ops(device.type, settings.optimization_level)
     sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
+    with timed("compile kernels"):
+        ahead()
     if device.type == "cuda":
         with timed("warm up"):
             warm_up(runner, settings)

@@ -20,7 +20,8 @@ class MovableCache(FileCacheManager):
         return {name: path for name in names if (path := self.get_file(name)) is not None}
 
 
-def use_cache_folder(root: Path) -> None:
-    """Compiled kernels go to `root`/triton from now on."""
+def use_cache_folder(root: Path) -> Path:
+    """Compiled kernels go to `root`/triton, which is given, from now on."""
     knobs.cache.dir = str(root / "triton")
     knobs.cache.manager_class = MovableCache
+    return root / "triton"

@@ -1,0 +1,45 @@
+"""Kernels compiled ahead are found by a launch's key; runs where Triton can compile without a card, in a process without its interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not on this machine")
+
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+from triton import knobs
+from octavo.ops.triton import precompile
+from octavo.ops.triton.cache import use_cache_folder
+root = Path(sys.argv[1])
+use_cache_folder(root)
+options = {"num_warps": 4, "num_ctas": 1, "num_stages": 3}
+data = {"name": "x", "signature": {"tokens": "*i64", "weight": "*bf16", "y": "*bf16", "n": "i32", "first": "i32", "num_rows": "i32",
+        "BLOCK": "constexpr"}, "constant_keys": [[6]], "constant_vals": [256], "attrs_keys": [[0], [3]],
+        "attrs_vals": [[["tt.divisibility", 16]], [["tt.divisibility", 16]]], "options": options, "key": "k"}
+entry = ["octavo.ops.triton.embedding", "_embedding", json.dumps(data)]
+precompile.KNOWN = root / "known.json"
+precompile.KNOWN.write_text(json.dumps([entry]))
+work = precompile.start(root / "triton", 90, 2)
+work.wait()
+kernels = sorted(str(path.relative_to(root)) for path in root.rglob("*.cubin"))
+assert len(kernels) == 1, kernels
+assert list((root / "triton").glob("known-*")), "no stamp"
+import triton
+compiled = []
+knobs.compilation.listener = lambda **about: compiled.append(about["cache_hit"])
+from octavo.ops.triton.embedding import _embedding
+precompile.compile_one(_embedding, json.dumps(data), 90)
+assert compiled == [True], compiled
+assert precompile.start(root / "triton", 90, 2)._pids == ()
+"""
+
+
+def test_kernels_compiled_ahead_are_found(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, env=environment, timeout=120)
