@@ -11,10 +11,13 @@ import sys
 import time
 from dataclasses import replace
 
+import torch
+
 from octavo import LLM
 from octavo.bench.offline import run_once, warm_up
 from octavo.bench.workloads import CASES, draw
 from octavo.sampling.sampled import Fetching
+from octavo.worker.graphs import DecodeGraphs
 
 model, case, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
 llm = LLM(model, load_format="dummy", skip_tokenizer_init=True)
@@ -37,6 +40,21 @@ def timed_result(self):
 
 
 Fetching.result = timed_result
+spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+graph_step = DecodeGraphs.step
+
+
+def timed_step(self, plan, recipe):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    sampled = graph_step(self, plan, recipe)
+    end.record()
+    if sampled is not None:
+        spans.append((begin, end))
+    return sampled
+
+
+DecodeGraphs.step = timed_step
 begin_s = time.perf_counter()
 run_once(llm, drawn)
 plain_s = time.perf_counter() - begin_s
@@ -47,6 +65,14 @@ profiler = cProfile.Profile()
 profiler.enable()
 run_once(llm, drawn)
 profiler.disable()
+torch.cuda.synchronize()
+busy_ms = [begin.elapsed_time(end) for begin, end in spans]
+gaps_ms = [end.elapsed_time(begin) for (_, end), (begin, _) in zip(spans, spans[1:])]
+for name, values in (("graph", busy_ms), ("gap", gaps_ms)):
+    ordered = sorted(values)
+    print(f"{name}: {len(values)} x mean {sum(values) / len(values):.3f} ms, median {ordered[len(ordered) // 2]:.3f}, max {ordered[-1]:.3f}")
+print("graph ms at every 20th step:", [round(value, 2) for value in busy_ms[::20]])
+DecodeGraphs.step = graph_step
 print(f"host waited {waited_s:.3f} s for the device")
 print(f"{plain_steps} steps in {plain_s:.3f} s: {1000 * plain_s / plain_steps:.2f} ms a step")
 pstats.Stats(profiler).sort_stats("tottime").print_stats(24)

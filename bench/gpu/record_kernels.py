@@ -31,7 +31,8 @@ def record(model: str, into: Path) -> None:
     llm = LLM(model, load_format="dummy", skip_tokenizer_init=True)
     vocab = llm.info["vocab_size"]
     warm_up(llm, vocab)
-    for workload in (Workload(1, 32, 20), Workload(40, (20, 300), (5, 40)), Workload(8, 4096, 4), Workload(64, 128, 20), Workload(300, 512, 6)):
+    sizes = ((1, 32, 20), (40, (20, 300), (5, 40)), (8, 4096, 4), (64, 128, 20), (300, 512, 6))
+    for workload in (Workload(*size) for size in sizes):
         run_once(llm, draw(workload, vocab))
     into.write_text(json.dumps(list(found.values())))
 

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead are found by a launch's key; runs where Triton can compile without a card, in a process without its interpreter."""
+"""Kernels compiled ahead are found by a launch's key. Runs in a process without Triton's interpreter; no card is needed to compile."""
 
 from __future__ import annotations
 

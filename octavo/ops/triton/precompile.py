@@ -76,7 +76,7 @@ def _compile_share(functions: Sequence[Any], specialisations: Sequence[str], sm:
 
 
 def compile_one(function: Any, data: str, sm: int) -> None:
-    """Compile one kernel into the cache, under the key that a launch will look for. `data` is what Triton's hooks call specialisation data."""
+    """Compile one kernel into the cache, under the key that a launch will look for. `data` is Triton's own specialisation data."""
     about = json.loads(data)
     constants = {tuple(key): _constant(value) for key, value in zip(about["constant_keys"], about["constant_vals"])}
     attributes = {tuple(key): value for key, value in zip(about["attrs_keys"], about["attrs_vals"])}
