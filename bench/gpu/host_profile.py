@@ -10,6 +10,7 @@ import pstats
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
@@ -67,10 +68,11 @@ run_once(llm, drawn)
 profiler.disable()
 torch.cuda.synchronize()
 busy_ms = [begin.elapsed_time(end) for begin, end in spans]
-gaps_ms = [end.elapsed_time(begin) for (_, end), (begin, _) in zip(spans, spans[1:])]
+gaps_ms = [end.elapsed_time(begin) for (_, end), (begin, _) in pairwise(spans)]
 for name, values in (("graph", busy_ms), ("gap", gaps_ms)):
     ordered = sorted(values)
-    print(f"{name}: {len(values)} x mean {sum(values) / len(values):.3f} ms, median {ordered[len(ordered) // 2]:.3f}, max {ordered[-1]:.3f}")
+    mean, median = sum(values) / len(values), ordered[len(ordered) // 2]
+    print(f"{name}: {len(values)} x mean {mean:.3f} ms, median {median:.3f}, max {ordered[-1]:.3f}")
 print("graph ms at every 20th step:", [round(value, 2) for value in busy_ms[::20]])
 DecodeGraphs.step = graph_step
 print(f"host waited {waited_s:.3f} s for the device")
