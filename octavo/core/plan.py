@@ -68,6 +68,17 @@ class Plan:
         return sum(piece.count for piece in self.slices)
 
 
+class StepShape(NamedTuple):
+    """What the time of a step depends on: counts that the host knows when it plans (with drafts, upper bounds)."""
+
+    num_tokens: int
+    num_sequences: int
+    num_sampled: int  # sequences at whose last position a token is sampled
+    prefill_tokens: int  # those fed by value: prompts, and what a preemption made unknown
+    prefill_pairs: int  # of a prefill token and a token that it attends, itself included
+    decode_context: int  # tokens whose KV the sequences read that decode
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """What a step gave. `tokens[i]` belongs to slice i: the accepted ones, empty where nothing was sampled."""

@@ -14,7 +14,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.admission import check
 from octavo.core.kv.cache import Hit, KVCache
 from octavo.core.limits import Limit
-from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput
+from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput, StepShape
 from octavo.core.policy import POLICIES, Queue
 from octavo.core.sequence import Sequence
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput, TokenLogprobs
@@ -34,6 +34,8 @@ class Step:
     slices: list[Slice] = field(default_factory=list[Slice])
     sequences: list[Sequence] = field(default_factory=list[Sequence])  # of the slices
     chunks: list[Sequence] = field(default_factory=list[Sequence])  # those that were fed known tokens
+    chunk_tokens: int = 0
+    chunk_pairs: int = 0  # of a token of a chunk and one that it attends
     admitted: list[Admission] = field(default_factory=list[Admission])
     grown: list[Growth] = field(default_factory=list[Growth])
     preempted: bool = False
@@ -52,6 +54,7 @@ class Flight:
     plan: Plan
     sequences: list[Sequence]
     registered: list[tuple[Sequence, list[int]]]  # blocks that others may find since this plan
+    shape: StepShape
 
 
 class Scheduler:
@@ -74,6 +77,7 @@ class Scheduler:
         # In a pipeline a stage learns what was sampled only with the commit, so a sequence that samples waits for it.
         self._exclusive = settings.pipeline_parallel_size > 1
         self._crowded: object = None  # who did not fit, and into what
+        self._context = 0  # tokens planned, over all that run
         self._arrivals = self._admissions = self._steps = 0
 
     # ---- the outside
@@ -255,6 +259,8 @@ class Scheduler:
             end = start + n
             piece = Slice(seq.row, seq.generation, n, 0, end == seq.fed, tuple(seq.tokens[start:end]))
             step.chunks.append(seq)
+            step.chunk_tokens += n
+            step.chunk_pairs += n * start + n * (n + 1) // 2
         step.slices.append(piece)
         if piece.sample:
             step.samples -= 1
@@ -326,6 +332,7 @@ class Scheduler:
         seq.fed = len(seq.tokens)
         seq.scored = hit.num_tokens
         self.cache.hold(seq, hit)
+        self._context += seq.planned
         self.running.push(seq)
         for limit in self.limits:
             limit.enter(seq)
@@ -346,8 +353,18 @@ class Scheduler:
         registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks]
         for seq in step.chunks:
             seq.spread = seq.spread or seq.planned == seq.fed
-        self.flight.append(Flight(plan, step.sequences, registered))
+        self.flight.append(Flight(plan, step.sequences, registered, self._shape(step)))
         return plan
+
+    def _shape(self, step: Step) -> StepShape:
+        num_tokens = self.settings.max_num_batched_tokens - step.left
+        self._context += num_tokens
+        num_sampled = len(step.slices)
+        decode_context = self._context
+        for seq in step.chunks:
+            decode_context -= seq.planned
+            num_sampled -= seq.planned < seq.fed
+        return StepShape(num_tokens, len(step.slices), num_sampled, step.chunk_tokens, step.chunk_pairs, decode_context)
 
     # ---- taking its outcome
 
@@ -448,6 +465,7 @@ class Scheduler:
                 seq.drafts = num_drafts
             if refused:
                 seq.planned -= refused
+                self._context -= refused
                 self.cache.trim(seq)
 
     def _ending(self, seq: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
@@ -533,6 +551,7 @@ class Scheduler:
         self._retired.append(seq.row)
         seq.row = -1
         seq.steady = None
+        self._context -= seq.planned
         seq.planned = seq.drafts = seq.fed = 0
 
 

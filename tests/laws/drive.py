@@ -180,6 +180,19 @@ class Engine:
             assert sum(piece.sample for piece in plan.slices) <= -(-alive // settings.pipeline_parallel_size)
         for seq in flying[-1].sequences:
             assert seq.planned <= seq.bound
+        self._check_shape(plan)
+
+    def _check_shape(self, plan: Plan) -> None:
+        """The counts that the cost model reads are those of the slices."""
+        flight = self.scheduler.flight[-1]
+        shape, both = flight.shape, list(zip(plan.slices, flight.sequences))
+        chunks = [(piece.count, seq.planned) for piece, seq in both if piece.tokens]
+        assert (shape.num_tokens, shape.num_sequences) == (plan.num_tokens, len(plan.slices))
+        assert shape.num_sampled == sum(piece.sample for piece in plan.slices)
+        assert shape.prefill_tokens == sum(count for count, _ in chunks)
+        assert shape.prefill_pairs == sum(sum(range(end - count + 1, end + 1)) for count, end in chunks)
+        waiting = [seq for seq in self.scheduler.running if seq not in flight.sequences]  # for blocks or tokens: they count as if they ran
+        assert shape.decode_context == sum(seq.planned for piece, seq in both if not piece.tokens) + sum(seq.planned for seq in waiting)
 
     def _check_written(self) -> None:
         for block in self.executor.devices[0].written:
@@ -205,6 +218,7 @@ def audit(scheduler: Scheduler) -> None:
         assert seq.row < 0
         assert not any(seq.blocks)
     assert users == pool.users, "as many users as tables"
+    assert scheduler._context == sum(seq.planned for seq in scheduler.running)
     used = sum(count > 0 for count in users)
     assert used + pool.num_free == pool.num_blocks
     assert pool.num_cached <= pool.num_free
