@@ -31,6 +31,7 @@ COMMANDS = {
     "batch": Command("Answer a file of requests, in OpenAI's batch form.", "batch [MODEL] -i IN.jsonl -o OUT.jsonl [flags]"),
     "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
+    "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
 }
 
 

@@ -37,7 +37,7 @@ def run(settings: Settings) -> int:
         device = Device.named(options.device)
     except ValueError as error:
         raise CommandLineError(f"--device: {error}") from None
-    config = _read_config(asked.model)
+    config = read_config(asked.model)
     arch = Architecture.from_config(config)
     chosen = resolve(asked, config, device)
     plan = plan_memory(arch, chosen, device)
@@ -59,7 +59,7 @@ def _attention(arch: Architecture, chosen: Resolved, device: Device) -> dict[str
     return {choice.backend.name: "chosen", **choice.refused}
 
 
-def _read_config(model: ModelConfig) -> Mapping[str, Any]:
+def read_config(model: ModelConfig) -> Mapping[str, Any]:
     """The model's config.json with overrides. No weight is read or fetched."""
     from octavo.models.checkpoint import open_checkpoint
 

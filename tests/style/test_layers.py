@@ -40,10 +40,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "simulate": ("core", "plan", "config", *BASE),
     "bench": (*HANDS, "engine", "llm", "progress"),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
-    "cli": ("llm", "serve", "bench", "plan", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
+    "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
-TORCH_FREE = ("types", "env", "registry", "config", "core", "plan", "text", "cli", "progress", "metrics")
+TORCH_FREE = ("types", "env", "registry", "config", "core", "plan", "simulate", "text", "cli", "progress", "metrics")
 PURE = (
     "torch",
     "numpy",

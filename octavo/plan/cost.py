@@ -1,0 +1,182 @@
+"""How long a step takes: a roofline from a model's shapes and a device's rates, corrected by what the engine measured. No torch.
+
+The time is a sum of terms, each of them what the hardware needs at its best. A coefficient a term says by how much reality differs; without
+measurements the coefficients are common ones, and `plan/fit.py` finds better ones from recorded steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from octavo.config.architecture import Architecture
+from octavo.config.resolved import Resolved
+from octavo.core.kv.specs import DTYPE_BYTES
+from octavo.core.plan import StepShape
+from octavo.plan.devices import Device
+from octavo.plan.memory import kv_bytes_per_token, num_parameters
+
+CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
+STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
+LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
+SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
+KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
+LINK_BYTES_S, LINK_S = 300e9, 8e-6  # of an all-reduce between GPUs of one host, and its start
+
+
+class Terms(NamedTuple):
+    """The parts of a step's time in seconds; also their coefficients."""
+
+    step: float  # what every step costs
+    weights: float  # reading them once
+    products: float  # matrix products, as far as they take longer than that
+    attention: float  # of prompt tokens with what is before them
+    kv: float  # reading the context of sequences that decode
+    activations: float  # moving what passes between the products
+    sequences: float
+    collectives: float  # between ranks that share each layer
+
+
+COMMON = Terms(step=1.0, weights=1.13, products=1.3, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A model on a device as rates: seconds per unit of a step's shape."""
+
+    step_s: float
+    weights_s: float
+    token_products_s: float
+    sampled_products_s: float  # of the head, for each position at which a token is sampled
+    pair_s: float
+    kv_token_s: float  # in layers of full attention
+    windows: tuple[tuple[int, float], ...]  # (window, seconds a token within it) of the other layers
+    token_activations_s: float
+    sequence_s: float
+    collective_s: float
+    token_collective_s: float
+
+    @staticmethod
+    def of(arch: Architecture, settings: Resolved, device: Device) -> Roofline:
+        """Of one rank: with tensor parallelism every layer's bytes and products are divided; a pipeline's stages are counted as one."""
+        bandwidth, flops = rates(device, settings.dtype)
+        size, ranks = DTYPE_BYTES[settings.dtype], settings.tensor_parallel_size
+        head = arch.vocab * arch.hidden
+        layers = num_parameters(arch) - head * (1 if arch.tied_embeddings else 2)
+        token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth / ranks
+        windows = [layer.window for layer in arch.layers if layer.window is not None]
+        moved = 8 * arch.hidden + 2 * (arch.q_dim + arch.kv_dim) + 4 * arch.intermediate  # read and written, for each token and layer
+        collectives = 2 * arch.num_layers if ranks > 1 else 0
+        return Roofline(
+            step_s=STEP_S[device.kind] + LAYER_S[device.kind] * arch.num_layers,
+            weights_s=(layers + head) * size / bandwidth / ranks,
+            token_products_s=2 * layers / flops / ranks,
+            sampled_products_s=2 * head / flops / ranks,
+            pair_s=4 * arch.q_dim * arch.num_layers / flops / ranks,
+            kv_token_s=token_bytes * (arch.num_layers - len(windows)),
+            windows=tuple((window, token_bytes * windows.count(window)) for window in sorted(set(windows))),
+            token_activations_s=moved * arch.num_layers * size / bandwidth / ranks,
+            sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
+            collective_s=collectives * LINK_S,
+            token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,
+        )
+
+    def terms(self, shape: StepShape) -> Terms:
+        """What each part of the step needs at the hardware's best."""
+        products_s = shape.num_tokens * self.token_products_s + shape.num_sampled * self.sampled_products_s
+        both_s: float = (self.weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
+        context = shape.decode_context
+        kv_s = context * self.kv_token_s
+        for window, token_s in self.windows:
+            kv_s += min(context, window * shape.num_sequences) * token_s
+        return Terms(
+            self.step_s,
+            self.weights_s,
+            both_s - self.weights_s,
+            shape.prefill_pairs * self.pair_s,
+            kv_s,
+            shape.num_tokens * self.token_activations_s,
+            shape.num_sequences * self.sequence_s,
+            self.collective_s + shape.num_tokens * self.token_collective_s,
+        )
+
+
+def rates(device: Device, dtype: str) -> tuple[float, float]:
+    """(bytes/s of memory, operations/s of matrix products), guessed from the cores where the device's are not known."""
+    cores = max(1, device.cores)
+    bandwidth = device.bandwidth_bytes_s or CPU_BYTES_S * cores
+    flops = device.bf16_flops or CPU_FLOPS * cores
+    if dtype.startswith("fp8"):
+        flops = device.fp8_flops or flops
+    return bandwidth, flops / (8 if dtype == "float32" and device.kind == "cuda" else 1)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of a step from its shape. `origin` says what the coefficients rest on."""
+
+    roofline: Roofline
+    coefficients: Terms = COMMON
+    origin: str = "the device's rates, not measured"
+
+    def seconds(self, shape: StepShape) -> float:
+        return sum([coefficient * term for coefficient, term in zip(self.coefficients, self.roofline.terms(shape))])
+
+
+class CostKey(NamedTuple):
+    """What the coefficients hold for. Models of equal shapes have equal costs, whatever they are called."""
+
+    model: str
+    device: str
+    layout: str
+    level: str
+
+    @staticmethod
+    def of(arch: Architecture, settings: Resolved, device: Device) -> CostKey:
+        attention = f"{arch.heads}-{arch.kv_heads}x{arch.head_dim}"
+        shape = f"{arch.family}-{arch.num_layers}x{arch.hidden}x{arch.intermediate}-{attention}-{arch.vocab}"
+        name = device.name if device.kind == "cuda" else f"cpu{device.cores}"
+        layout = f"tp{settings.tensor_parallel_size}-pp{settings.pipeline_parallel_size}"
+        return CostKey(shape, name, layout, f"O{settings.optimization_level}-{settings.dtype}-{settings.kv_dtype}")
+
+    @property
+    def file_name(self) -> str:
+        return "_".join(part.lower().replace(" ", "-").replace("/", "-") for part in self) + ".json"
+
+
+def save(path: Path, key: CostKey, model: CostModel, errors: Mapping[str, float]) -> None:
+    """Write a model with the errors that it was judged by."""
+    data = {**key._asdict(), "coefficients": model.coefficients._asdict(), "roofline": asdict(model.roofline), "errors": dict(errors),
+            "origin": model.origin}  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: Path, key: CostKey) -> CostModel:
+    """Read what `save` wrote. Raises ValueError for a file that is none, or whose key is another."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found = CostKey(*(data[name] for name in CostKey._fields))
+        windows = tuple((int(window), float(seconds)) for window, seconds in data["roofline"]["windows"])
+        model = CostModel(Roofline(**{**data["roofline"], "windows": windows}), Terms(**data["coefficients"]), data["origin"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no costs: {error!r}") from error
+    if found != key:
+        raise ValueError(f"{path} holds the costs of {' '.join(found)}, not of {' '.join(key)}")
+    return model
+
+
+SHIPPED = Path(__file__).with_name("costs")
+
+
+def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: tuple[Path, ...] = (SHIPPED,)) -> CostModel:
+    """The measured model for these settings where a folder has one (the first that has), else the roofline with common coefficients."""
+    key = CostKey.of(arch, settings, device)
+    for folder in folders:
+        path = folder / key.file_name
+        if path.exists():
+            return load(path, key)
+    return CostModel(Roofline.of(arch, settings, device))

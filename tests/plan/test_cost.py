@@ -1,0 +1,142 @@
+"""The cost model: rooflines against arithmetic and published figures, fits against times that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from octavo.config.architecture import Architecture
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import resolve
+from octavo.core.plan import StepShape
+from octavo.plan.cost import COMMON, CostKey, CostModel, Roofline, Terms, cost_model, load, save
+from octavo.plan.devices import Device
+from octavo.plan.fit import Timing, fit, fit_and_judge, judge
+from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
+
+H200 = Device.named("h200")
+
+
+def parts(config: dict[str, Any], device: Device = H200):
+    arch = Architecture.from_config(config)
+    return arch, resolve(EngineConfig.from_flags(), config, device), device
+
+
+def roofline(config: dict[str, Any] = LLAMA3_8B) -> Roofline:
+    return Roofline.of(*parts(config))
+
+
+def decode(count: int, context: int) -> StepShape:
+    return StepShape(count, count, count, 0, 0, count * context)
+
+
+def prefill(count: int, sequences: int = 1) -> StepShape:
+    return StepShape(count * sequences, sequences, sequences, count * sequences, sequences * count * (count + 1) // 2, 0)
+
+
+def test_one_sequence_reads_all_weights_but_the_embedding():
+    terms = roofline().terms(decode(1, 1000))
+    assert terms.weights == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.8e12)
+    assert terms.kv == pytest.approx(1000 * 131_072 / 4.8e12)
+    assert terms.attention == terms.collectives == 0
+    assert terms.products < 0.05 * terms.weights
+
+
+def test_a_long_prompt_is_bound_by_products_and_attention_grows_with_its_square():
+    short, long = (roofline().terms(prefill(count)) for count in (2048, 8192))
+    layers = 8_030_261_248 - 2 * 128_256 * 4096
+    assert long.products + long.weights == pytest.approx(8192 * 2 * layers / 989e12, rel=0.05)
+    assert long.attention / short.attention == pytest.approx(16, rel=0.01)
+    assert long.attention == pytest.approx(32 * 4 * 4096 * 8192 * 8193 / 2 / 989e12)
+
+
+def test_a_window_bounds_what_is_read():
+    arch, settings, device = parts(GEMMA3_1B)
+    model = Roofline.of(arch, settings, device)
+    inside, outside = model.terms(decode(4, 500)).kv, model.terms(decode(4, 5000)).kv
+    per_layer = 2 * 1 * 256 * 2 / 4.8e12
+    assert inside == pytest.approx(4 * 500 * 26 * per_layer)
+    assert outside == pytest.approx(4 * (5000 * 4 + 512 * 22) * per_layer)
+
+
+def test_ranks_that_share_layers_divide_the_work_and_pay_for_talking():
+    arch, settings, device = parts(LLAMA3_8B)
+    one = Roofline.of(arch, settings, device).terms(decode(64, 500))
+    two = Roofline.of(arch, replace(settings, tensor_parallel_size=2), device).terms(decode(64, 500))
+    assert two.weights == pytest.approx(one.weights / 2)
+    assert two.kv == pytest.approx(one.kv / 2)
+    assert two.collectives > one.collectives == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "peer_ms"),  # vLLM 0.23 on an H200; a rough model is to be nearer than a factor of 1.6
+    [(LLAMA3_8B, decode(1, 160), 5.09), (LLAMA3_8B, decode(64, 256), 6.78), (LLAMA3_8B, decode(256, 256), 13.67),
+     (LLAMA3_8B, prefill(4096, 2), 176.6), (QWEN3_06B, decode(256, 850), 10.6)],
+)  # fmt: skip
+def test_common_coefficients_are_near_what_an_engine_reaches(config: dict[str, Any], shape: StepShape, peer_ms: float):
+    assert peer_ms / 1.6 < 1000 * CostModel(roofline(config)).seconds(shape) < 1.6 * peer_ms
+
+
+def timings(truth: Terms, noise: float, count: int = 400) -> list[Timing]:
+    source, model = Random(7), CostModel(roofline(), truth)
+    found: list[Timing] = []
+    for _ in range(count):
+        decodes, chunk = source.randint(0, 200), source.choice([0, 0, 0, 200, 2000, 8000])
+        if decodes or chunk:
+            pairs = chunk * (chunk + 1) // 2
+            shape = StepShape(decodes + chunk, decodes + (chunk > 0), decodes, chunk, pairs, decodes * source.randint(50, 4000))
+            found.append(Timing(shape, model.seconds(shape) * source.uniform(1 - noise, 1 + noise)))
+    return found
+
+
+TRUTH = Terms(step=2.0, weights=1.4, products=1.7, attention=3.0, kv=1.1, activations=0.4, sequences=4.0, collectives=1.0)
+
+
+def test_a_fit_finds_the_times_that_made_the_data():
+    model, errors = fit_and_judge(roofline(), timings(TRUTH, noise=0.05))
+    assert errors["median"] < 0.04
+    assert abs(errors["bias"]) < 0.02
+    assert errors["steps"] > 100
+    truth = CostModel(roofline(), TRUTH)
+    for shape in (decode(1, 500), decode(128, 900), prefill(4096)):
+        assert model.seconds(shape) == pytest.approx(truth.seconds(shape), rel=0.05)
+    assert judge(CostModel(roofline(), COMMON), timings(TRUTH, noise=0.05))["median"] > 0.1
+
+
+def test_stray_steps_do_not_move_it():
+    clean = timings(TRUTH, noise=0.03)
+    strays = [Timing(timing.shape, timing.seconds * 40) for timing in clean[::12]]
+    errors = judge(fit(roofline(), clean + strays), clean)
+    assert errors["median"] < 0.04
+
+
+def test_what_the_data_do_not_show_stays_common_and_nothing_is_negative():
+    model = fit(roofline(), [Timing(decode(1, 100 * k), 0.0001) for k in range(1, 50)])
+    assert min(model.coefficients) >= 0
+    assert model.coefficients.attention == pytest.approx(COMMON.attention)
+    assert model.coefficients.collectives == pytest.approx(COMMON.collectives)
+
+
+def test_nothing_to_fit_to_is_an_error():
+    with pytest.raises(ValueError, match="no timing"):
+        fit(roofline(), [Timing(decode(1, 1), 0.0)])
+
+
+def test_a_model_is_found_again_by_its_key_only(tmp_path: Path):
+    arch, settings, device = parts(GEMMA3_1B)
+    key = CostKey.of(arch, settings, device)
+    model = CostModel(Roofline.of(arch, settings, device), TRUTH, "a test")
+    save(tmp_path / key.file_name, key, model, {"median": 0.01})
+    assert load(tmp_path / key.file_name, key) == model
+    assert cost_model(arch, settings, device, (tmp_path / "none", tmp_path)) == model
+    other = replace(settings, optimization_level=0)
+    assert cost_model(arch, other, device, (tmp_path,)) == CostModel(model.roofline)
+    with pytest.raises(ValueError, match="not of"):
+        load(tmp_path / key.file_name, CostKey.of(arch, other, device))
+    (tmp_path / key.file_name).write_text("{}")
+    with pytest.raises(ValueError, match="holds no costs"):
+        load(tmp_path / key.file_name, key)
