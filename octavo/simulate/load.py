@@ -154,8 +154,9 @@ class Trace:
 
     @staticmethod
     def read(path: Path) -> Trace:
-        """JSON lines: `arrival_s`, `prompt_tokens` (a number, or `prompt_token_ids`), `output_tokens`; `session` names prompts
-        that continue each other, `prefix` those that share their first `prefix_tokens` tokens. Raises `InvalidRequest` with the line's number."""
+        """JSON lines: `arrival_s`, `prompt_tokens` (or `prompt_token_ids`), `output_tokens`; `session` says which prompts continue
+        each other, `prefix` which share their first `prefix_tokens` tokens. Raises `InvalidRequest` with the number of a bad line.
+        """
         ids: dict[object, int] = {}
         found: list[Arrival] = []
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
