@@ -15,27 +15,34 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 import torch.nn.functional as F
 
-from octavo.ops.table import Skinny, form
+from octavo.ops.table import Cut, OneRow, Skinny, form
 from octavo.ops.triton.gated import silu_mul
+from octavo.ops.triton.linear import TritonLinear
 from octavo.ops.triton.norm import add_rms_norm, rms_norm
+from octavo.ops.triton.one_row import grid, one_row
 from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
 
 EPS = 1e-5
 ROWS = (1, 8, 16, 64)
+SMS = 132
 BUDGET_S = 100.0  # after this nothing new is begun
 
 
@@ -62,68 +69,70 @@ CASES = (
     Case("llama3-8b", "gate_up", 28672, 4096, norm=True, gate=True),
     Case("llama3-8b", "down", 4096, 14336, add=True),
     Case("llama3-8b", "head", 128256, 4096),
+    Case("llama3-8b", "qkv alone", 6144, 4096),
+    Case("llama3-8b", "gate_up, no norm", 28672, 4096, gate=True),
     Case("qwen3-0.6b", "qkv", 4096, 1024, norm=True),
     Case("qwen3-0.6b", "o", 1024, 2048, add=True),
     Case("qwen3-0.6b", "gate_up", 6144, 1024, norm=True, gate=True),
     Case("qwen3-0.6b", "down", 1024, 3072, add=True),
     Case("qwen3-0.6b", "head", 151936, 1024),
+    Case("qwen3-0.6b", "gate_up, no norm", 6144, 1024, gate=True),
 )
 
 ONE_ROW = (
-    Skinny(1, 1, 2048, warps=4, stages=1, unroll=2, prefetch=4096),
-    Skinny(1, 2, 1024, warps=4, stages=1, unroll=4, prefetch=4096),
-    Skinny(1, 4, 1024, warps=4, stages=1, unroll=1, prefetch=4096),
-    Skinny(1, 4, 1024, warps=4, stages=1, unroll=4, prefetch=4096),
-    Skinny(1, 4, 512, warps=2, stages=1, unroll=4, prefetch=4096),
-    Skinny(1, 4, 256, warps=1, stages=1, unroll=4, prefetch=4096),
-    Skinny(1, 8, 512, warps=4, stages=1, unroll=2, prefetch=4096),
-    Skinny(1, 8, 1024, warps=8, stages=1, unroll=2, prefetch=4096),
-    Skinny(1, 4, 1024, warps=4, stages=4, prefetch=4096),
+    *(OneRow(block_n, warps) for block_n in (1, 2, 4, 8) for warps in (2, 4, 8)),
+    *(OneRow(2, warps, per_sm) for warps, per_sm in ((8, 2), (8, 3), (4, 4), (16, 1))),
+    *(OneRow(4, warps, per_sm) for warps, per_sm in ((8, 2), (16, 1))),
+    OneRow(8, 16, 1),
+    Skinny(1, 2, 1024, stages=1, unroll=4),
+    Skinny(1, 4, 512, warps=2, stages=1, unroll=4),
+    Skinny(1, 8, 1024, warps=8, stages=1, unroll=2),
 )
 FEW_ROWS = (
-    Skinny(16, 16, 256, warps=1, stages=4),
-    Skinny(16, 16, 512, warps=2, stages=3),
-    Skinny(16, 32, 128, warps=2, stages=5),
-    Skinny(16, 32, 256, warps=4, stages=3),
-    Skinny(16, 32, 512, warps=4, stages=3),
-    Skinny(16, 64, 128, warps=4, stages=4),
-    Skinny(16, 64, 64, warps=4, stages=6, swap=True),
-    Skinny(16, 64, 128, warps=4, stages=4, swap=True),
-    Skinny(16, 64, 256, warps=4, stages=3, swap=True),
-    Skinny(16, 128, 128, warps=4, stages=3, swap=True),
+    Skinny(16, 16, 512, warps=2),
+    Skinny(16, 32, 512),
+    Skinny(16, 64, 128, stages=4, swap=True),
+    Skinny(16, 64, 128, stages=6, swap=True),
+    Skinny(16, 64, 256, swap=True),
+    Skinny(16, 64, 256, stages=4, swap=True),
 )
 FEW_ROWS_SPLIT = (
-    Skinny(16, 32, 256, split=2, warps=4, stages=3),
-    Skinny(16, 64, 128, split=2, warps=4, stages=4, swap=True),
-    Skinny(16, 64, 128, split=4, warps=4, stages=4, swap=True),
-    Skinny(16, 64, 128, split=8, warps=4, stages=4, swap=True),
+    Skinny(16, 64, 128, split=2, stages=4, swap=True),
+    Skinny(16, 64, 128, split=4, stages=4, swap=True),
+    Skinny(16, 64, 256, split=4, swap=True),
+    Skinny(16, 64, 128, split=8, stages=4, swap=True),
 )
 MORE_ROWS = (
-    Skinny(64, 32, 128, warps=4, stages=4),
-    Skinny(64, 64, 64, warps=4, stages=6),
-    Skinny(64, 64, 128, warps=4, stages=4),
-    Skinny(64, 64, 128, warps=4, stages=4, swap=True),
-    Skinny(64, 128, 64, warps=4, stages=4),
-    Skinny(64, 128, 64, warps=8, stages=4, swap=True),
-    Skinny(64, 128, 128, warps=8, stages=3),
+    Skinny(64, 64, 64, stages=6),
+    Skinny(64, 64, 128, stages=4),
+    Skinny(64, 64, 128, stages=4, swap=True),
+    Skinny(64, 128, 64, stages=4),
 )
 MORE_ROWS_SPLIT = (
-    Skinny(64, 64, 64, split=2, warps=4, stages=5),
-    Skinny(64, 64, 128, split=4, warps=4, stages=3),
-    Skinny(64, 128, 64, split=4, warps=4, stages=4),
-    Skinny(64, 128, 64, split=8, warps=4, stages=4),
+    Skinny(64, 64, 128, split=2),
+    Skinny(64, 64, 128, split=4),
+    Skinny(64, 64, 128, split=4, swap=True),
 )
 
 
-def cuts(case: Case, num_rows: int) -> list[Skinny]:
-    """What may be tried for a case: whole sums where it has a norm or a gate, two halves within shared memory where it has a gate."""
-    whole = ONE_ROW if num_rows == 1 else FEW_ROWS if num_rows <= 16 else MORE_ROWS
-    split = () if num_rows == 1 else FEW_ROWS_SPLIT if num_rows <= 16 else MORE_ROWS_SPLIT
-    some = whole if case.norm or case.gate or case.n > 8192 else whole + split
+def cuts(case: Case, num_rows: int) -> list[Cut]:
+    """What may be tried for a case: whole sums where it has a norm or a gate, tiles within shared memory and registers."""
+    if num_rows == 1:
+        return [c for c in ONE_ROW if (_fits_registers(case, c) if isinstance(c, OneRow) else c.block_k <= case.k)]
+    some, split = (FEW_ROWS, FEW_ROWS_SPLIT) if num_rows <= 16 else (MORE_ROWS, MORE_ROWS_SPLIT)
+    if not case.norm and not case.gate and case.n <= 8192:
+        some += split
     if case.gate:
-        some = tuple(replace(c, block_n=c.block_n // 2) if c.block_n >= 128 else c for c in some if not c.swap or c.block_n < 128)
-    fitting = [replace(c, unroll=max(1, min(c.unroll, case.k // c.block_k))) for c in some if c.block_k <= case.k]
-    return list(dict.fromkeys(c for c in fitting if _shared_bytes(case, c) < 220_000))
+        some += tuple(replace(c, block_n=c.block_n // 2) for c in some)
+    return [c for c in dict.fromkeys(some) if c.block_k <= case.k and _shared_bytes(case, c) < 220_000]
+
+
+def _fits_registers(case: Case, c: OneRow) -> bool:
+    """x in float32 and the weights of two groups (one, where a program has no more)."""
+    a_thread = 2 ** (case.k - 1).bit_length() / (32 * c.warps)
+    groups = c.block_n * (2 if case.gate else 1) * (2 if c.per_sm else 1)
+    turns = grid(c, case.n // (2 if case.gate else 1), 132)[1]
+    return a_thread >= 4 and a_thread * (1 + groups / 2) <= min(180, 60_000 / (32 * c.warps)) and (turns > 1) == bool(c.per_sm)
 
 
 def _shared_bytes(case: Case, c: Skinny) -> int:
@@ -147,9 +156,11 @@ def draw(case: Case, num_rows: int, copies: int, device: str, dtype: torch.dtype
 
 
 def run(
-    case: Case, cut: Skinny, i: Inputs, copy: int, counters: torch.Tensor, residual: torch.Tensor | None, dependent: bool
+    case: Case, cut: Cut, i: Inputs, copy: int, counters: torch.Tensor, residual: torch.Tensor | None, dependent: bool
 ) -> torch.Tensor:
     gate = "silu" if case.gate else None
+    if isinstance(cut, OneRow):
+        return one_row(i.x, i.weights[copy], cut, SMS, None, i.norm, EPS, gate, residual, dependent=dependent)
     return skinny(i.x, i.weights[copy], cut, counters, norm=i.norm, eps=EPS, gate=gate, residual=residual, dependent=dependent)
 
 
@@ -178,7 +189,7 @@ def error(y: torch.Tensor, wanted: torch.Tensor) -> float:
     return ((y.float() - wanted).norm() / wanted.norm()).item()
 
 
-def checked(case: Case, cut: Skinny, i: Inputs, wanted: torch.Tensor, counters: torch.Tensor, dependent: bool) -> float:
+def checked(case: Case, cut: Cut, i: Inputs, wanted: torch.Tensor, counters: torch.Tensor, dependent: bool) -> float:
     """The relative error of a cut; memory that it takes for its result held NaN before."""
     del_me = torch.full(tuple(wanted.shape), float("nan"), dtype=i.x.dtype, device=i.x.device)
     del del_me
@@ -223,21 +234,23 @@ def product_time(launch: Callable[[int], object], copies: int, side: torch.cuda.
     return graph_time(body, side) / calls
 
 
-def compile_small(job: tuple[Case, int, Skinny, bool]) -> str:
-    """In a process of its own: fill Triton's cache by running a cut on few weight rows. Gives the error's text, or nothing."""
+def compile_small(job: tuple[Case, int, Cut, bool]) -> str:
+    """In a process of its own: fill Triton's cache by running a cut on weights of any value. Gives the error's text, or nothing."""
     case, num_rows, cut, dependent = job
     try:
-        small = replace(case, n=256)
         counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device="cuda")
-        inputs = draw(small, num_rows, 1, "cuda", torch.bfloat16)
-        run(small, cut, inputs, 0, counters, inputs.residual, dependent)
+        inputs = draw(replace(case, n=256), num_rows, 1, "cuda", torch.bfloat16)
+        if isinstance(cut, OneRow):  # compiled for the number of groups that a program has
+            inputs.weights = [torch.empty(case.n, case.k, dtype=torch.bfloat16, device="cuda")]
+            inputs.residual = None if inputs.residual is None else torch.zeros(num_rows, case.n, dtype=torch.bfloat16, device="cuda")
+        run(case, cut, inputs, 0, counters, inputs.residual, dependent)
         torch.cuda.synchronize()
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:200]}"
     return ""
 
 
-def compiled(pool: ProcessPoolExecutor, jobs: dict[tuple, tuple[Case, int, Skinny, bool]]) -> dict[tuple, str]:
+def compiled(pool: ProcessPoolExecutor, jobs: dict[tuple, tuple[Case, int, Cut, bool]]) -> dict[tuple, str]:
     """Run the jobs; gives what failed. Should a process die, the rest is compiled where it is used."""
     try:
         return {key: text for key, text in zip(jobs, pool.map(compile_small, jobs.values(), chunksize=2)) if text}
@@ -246,8 +259,13 @@ def compiled(pool: ProcessPoolExecutor, jobs: dict[tuple, tuple[Case, int, Skinn
         return {}
 
 
-def kernel_key(case: Case, cut: Skinny, dependent: bool) -> tuple:
-    return case.k, case.norm, case.gate, case.add, cut, dependent
+def as_cut(plain: dict) -> Cut:
+    return Skinny(**plain) if "block_m" in plain else OneRow(**plain)
+
+
+def kernel_key(case: Case, cut: Cut, dependent: bool) -> tuple:
+    n = case.n if isinstance(cut, OneRow) else 0
+    return n, case.k, case.norm, case.gate, case.add, cut, dependent
 
 
 def on_card(out: Path) -> None:
@@ -268,7 +286,7 @@ def on_card(out: Path) -> None:
         print(f"{len(jobs)} kernels compiled, {len(failed)} failed, {time.perf_counter() - begun:.1f} s", flush=True)
         counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device="cuda")
         side = torch.cuda.Stream()
-        chosen: dict[tuple[Case, int], Skinny] = {}
+        chosen: dict[tuple[Case, int], Cut] = {}
         for case in CASES:
             copies = max(3, -(-(400 << 20) // (2 * case.n * case.k)))
             for num_rows in ROWS:
@@ -289,10 +307,6 @@ def on_card(out: Path) -> None:
             torch.cuda.empty_cache()
         print(f"products timed, {time.perf_counter() - begun:.1f} s", flush=True)
         more = {kernel_key(case, cut, False): (case, rows, cut, False) for (case, rows), cut in chosen.items()}
-        for prefetch in (0, 512, 4096):
-            for (case, rows), cut in chosen.items():
-                other = replace(cut, prefetch=prefetch)
-                more.setdefault(kernel_key(case, other, True), (case, rows, other, True))
         compiled(pool, more)
         print(f"{len(more)} more kernels compiled, {time.perf_counter() - begun:.1f} s", flush=True)
     for model, num_layers in (("llama3-8b", 8), ("qwen3-0.6b", 28)):
@@ -309,7 +323,7 @@ def on_card(out: Path) -> None:
 
 def time_case(
     case: Case, num_rows: int, copies: int, counters: torch.Tensor, side: torch.cuda.Stream, dependent: bool, failed: dict
-) -> tuple[dict, Skinny | None]:
+) -> tuple[dict, Cut | None]:
     inputs = draw(case, num_rows, copies, "cuda", torch.bfloat16)
     wanted = reference(case, inputs)
     residual = None if inputs.residual is None else inputs.residual.clone()
@@ -341,22 +355,23 @@ def time_case(
     if not good:
         return entry, None
     least = min(good, key=lambda tried: tried["us"])
-    best = Skinny(**least["cut"])
+    best = as_cut(least["cut"])
     entry |= {"best_us": least["us"], "best_error": least["error"], "best": least["cut"]}
     entry["best_plain_launch_us"] = product_time(lambda copy: run(case, best, inputs, copy, counters, scratch, False), copies, side) * 1e6
     return entry, best
 
 
 def time_layers(
-    model: str, num_layers: int, num_rows: int, chosen: dict[tuple[Case, int], Skinny], counters: torch.Tensor, side: torch.cuda.Stream
+    model: str, num_layers: int, num_rows: int, chosen: dict[tuple[Case, int], Cut], counters: torch.Tensor, side: torch.cuda.Stream
 ) -> dict:
     """Microseconds a layer without attention: o reads a stretch of what qkv wrote."""
-    qkv, o, gate_up, down, _ = (case for case in CASES if case.model == model)
+    qkv, o, gate_up, down = [case for case in CASES if case.model == model][:4]
     hidden = qkv.k
     weights = [draw(case, 1, num_layers, "cuda", torch.bfloat16).weights for case in (qkv, o, gate_up, down)]
     norms = [torch.rand(hidden, device="cuda") + 0.5 for _ in range(2)]
     start = torch.randn(num_rows, hidden, device="cuda").bfloat16()
     stream = start.clone()
+    op = TritonLinear.here()
 
     def separate_layers() -> torch.Tensor:
         x, residual = rms_norm(stream, norms[0], EPS), stream
@@ -367,21 +382,26 @@ def time_layers(
             x, residual = add_rms_norm(a, residual, norms[0], EPS, 1.0)
         return residual
 
-    def fused_layers(dependent: bool, prefetch: int | None) -> torch.Tensor:
-        cut = [chosen[case, num_rows] for case in (qkv, o, gate_up, down)]
-        cut = cut if prefetch is None else [replace(c, prefetch=prefetch) for c in cut]
+    def fused_layers(dependent: bool) -> torch.Tensor:
         for layer in range(num_layers):
-            a = skinny(stream, weights[0][layer], cut[0], counters, norm=norms[0], eps=EPS, dependent=dependent)
-            skinny(a[:, : o.k], weights[1][layer], cut[1], counters, residual=stream, dependent=dependent)
-            a = skinny(stream, weights[2][layer], cut[2], counters, norm=norms[1], eps=EPS, gate="silu", dependent=dependent)
-            skinny(a, weights[3][layer], cut[3], counters, residual=stream, dependent=dependent)
+            x = stream
+            for case, tensors, norm in zip((qkv, o, gate_up, down), weights, (norms[0], None, norms[1], None)):
+                inputs = Inputs(x[:, : case.k], norm, [tensors[layer]], None)
+                x = run(case, chosen[case, num_rows], inputs, 0, counters, stream if case.add else None, dependent)
+        return stream
+
+    def by_table() -> torch.Tensor:
+        for layer in range(num_layers):
+            a = op(stream, weights[0][layer], None, (norms[0], EPS))
+            op(a[:, : o.k], weights[1][layer], residual=stream)
+            op(op(stream, weights[2][layer], None, (norms[1], EPS), "silu"), weights[3][layer], residual=stream)
         return stream
 
     entry: dict = {"model": model, "rows": num_rows, "us": {}}
     wanted = separate_layers().float()
-    forms: dict[str, Callable[[], object]] = {"separate": separate_layers, "fused": lambda: fused_layers(False, None)}
+    forms: dict[str, Callable[[], object]] = {"separate": separate_layers, "by table": by_table, "fused": lambda: fused_layers(False)}
     if torch.cuda.get_device_capability() >= (9, 0):
-        forms |= {f"dependent, prefetch {p}": lambda p=p: fused_layers(True, p) for p in (None, 0, 512, 4096)}
+        forms["fused, dependent"] = lambda: fused_layers(True)
     for name, layers in forms.items():
         try:
             entry["us"][name] = graph_time(lambda layers=layers: (stream.copy_(start), layers()), side, 15) * 1e6 / num_layers
@@ -418,36 +438,28 @@ def table(path: Path) -> None:
     print(f'    "{result["device"]}": {{')
     for key, best in result["best"].items():
         around, *numbers = key.split()
-        plain = asdict(Skinny(0, 0, 0))
-        cut = "None" if best is None else ", ".join(
-            str(value) if name in ("block_m", "block_n", "block_k") else f"{name}={value}"
-            for name, value in best.items() if name.startswith("block") or value != plain[name]
-        )  # fmt: skip
-        print(f'        ("{around}", {", ".join(numbers)}): {cut if best is None else f"Skinny({cut})"},')
+        cut = None if best is None else as_cut(best)
+        given = [] if cut is None else [f"{f.name}={getattr(cut, f.name)}" for f in fields(cut) if getattr(cut, f.name) != f.default]
+        text = "None" if cut is None else f"{type(cut).__name__}({', '.join(given)})"
+        print(f'        ("{around}", {", ".join(numbers)}): {text},')
     print("    },")
 
 
 def dry() -> None:
     counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32)
-    for case in (CASES[0], CASES[1], CASES[2]):
-        for num_rows in (1, 8, 64):
+    for case in CASES[:3]:
+        for num_rows, cut in ((1, OneRow(4, 4, 1)), (8, Skinny(16, 16, 32)), (64, Skinny(64, 16, 32, swap=True))):
             small = replace(case, n=64, k=128)
-            for cut in {replace(c, block_n=min(c.block_n, 16), block_k=32, split=min(c.split, 2)) for c in cuts(case, num_rows)[:2]}:
-                inputs = draw(small, num_rows, 1, "cpu", torch.float16)
-                found = checked(small, cut, inputs, reference(small, inputs), counters, False)
-                print(case.name, num_rows, cut, f"{found:.5f}")
-                assert found < 4e-3
+            inputs = draw(small, num_rows, 1, "cpu", torch.float16)
+            found = checked(small, cut, inputs, reference(small, inputs), counters, False)
+            print(case.name, num_rows, cut, f"{found:.5f}")
+            assert found < 4e-3
 
 
 def compile_all() -> None:
     """For sm_90, with the sizes that matter of what the compiler made."""
     import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
-    from octavo.ops.triton import skinny as module
-
-    names = module._skinny.arg_names
     seen = set()
     for case in CASES:
         for num_rows in ROWS:
@@ -455,25 +467,46 @@ def compile_all() -> None:
                 if kernel_key(case, cut, True) in seen:
                     continue
                 seen.add(kernel_key(case, cut, True))
-                pointers = {
-                    "x": "*bf16", "weight": "*bf16", "norm": "*fp32" if case.norm else None, "residual": "*bf16" if case.add else None,
-                    "bias": None, "y": "*bf16", "partial": "*fp32" if cut.split > 1 else "*bf16", "counters": "*i32",
-                }  # fmt: skip
-                types = pointers | {"M": "i32", "N": "i32", "x_stride": "i32", "eps": "fp32", "scale": "fp32"}
-                values = module.constants(cut, case.k, torch.bfloat16, case.norm, "silu" if case.gate else None, False, case.add, True)
-                values |= {name: None for name, type_ in types.items() if type_ is None}
-                signature = {name: "constexpr" if name in values else types[name] for name in names}
-                plain = {*values, "M", "eps", "scale"}
-                aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in plain}
-                source = ASTSource(module._skinny, signature, {(names.index(name),): value for name, value in values.items()}, aligned)
                 try:
-                    kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": cut.warps, "launch_pdl": True})
+                    kernel = compile_for_sm_90(case, cut)
                 except Exception as error_:
                     print("FAILED", case.form, case.k, cut, str(error_.__cause__ or error_)[-300:], flush=True)
                     continue
-                ptx = kernel.asm["ptx"]
-                kinds = ("ld.global", "cp.async.cg", "wgmma.mma_async", "mma.sync", "prefetch.global", "st.local", "griddepcontrol")
-                print(case.form, case.k, cut, "shared", kernel.metadata.shared, {kind: ptx.count(kind) for kind in kinds}, flush=True)
+                with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+                    file.write(kernel.asm["cubin"])
+                    file.flush()
+                    dump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+                    usage = subprocess.run([dump, "-res-usage", file.name], capture_output=True, text=True).stdout
+                print(case.form, case.n, case.k, cut, kernel.metadata.shared, *re.findall(r"REG:\d+ STACK:\d+", usage), flush=True)
+
+
+def compile_for_sm_90(case: Case, cut: Cut) -> Any:
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from octavo.ops.triton import one_row, skinny
+
+    gate = "silu" if case.gate else None
+    if isinstance(cut, OneRow):
+        kernel = one_row._one_row
+        turns = grid(cut, case.n // (2 if case.gate else 1), SMS)[1]
+        values = one_row.constants(cut, case.k, turns, case.norm, gate, False, case.add, True)
+    else:
+        kernel = skinny._skinny
+        values = skinny.constants(cut, case.k, torch.bfloat16, case.norm, gate, False, case.add, True)
+    partial = "*fp32" if isinstance(cut, Skinny) and cut.split > 1 else "*bf16"
+    types = {
+        "x": "*bf16", "weight": "*bf16", "norm": "*fp32" if case.norm else None, "residual": "*bf16" if case.add else None, "bias": None,
+        "y": "*bf16", "partial": partial, "counters": "*i32", "M": "i32", "N": "i32", "x_stride": "i32", "eps": "fp32", "scale": "fp32",
+    }  # fmt: skip
+    names = kernel.arg_names
+    values |= {name: None for name in names if types.get(name, "") is None}
+    signature = {name: "constexpr" if name in values else types[name] for name in names}
+    plain = {*values, "M", "eps", "scale"}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in plain}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in values.items()}, aligned)
+    return compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": cut.warps, "launch_pdl": True})
 
 
 if __name__ == "__main__":

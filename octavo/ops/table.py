@@ -9,6 +9,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class OneRow:
+    """How a product of one row is cut (`octavo/ops/triton/one_row.py`)."""
+
+    block_n: int  # weight rows of a group, of each half with a gate
+    warps: int = 8
+    per_sm: int = 0  # programs a multiprocessor, each taking several groups; 0: one program a group
+
+
+@dataclass(frozen=True)
 class Skinny:
     """How a product of few rows is cut (`octavo/ops/triton/skinny.py`).
 
@@ -23,55 +32,56 @@ class Skinny:
     stages: int = 3  # tiles in flight in shared memory; 1: registers only
     unroll: int = 1
     swap: bool = False
-    prefetch: int = 1024  # elements of each weight row asked for ahead, with dependent launch; 0: none
 
 
 Key = tuple[str, int, int, int]  # form, at most so many rows, out features of the weight, in features
 
 BUCKETS = (1, 8, 16, 64)  # rows
 
-TUNED: dict[str, dict[Key, Skinny | None]] = {  # by device; None: the library's product with separate kernels around it
+Cut = OneRow | Skinny
+
+TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's product with separate kernels around it
     "NVIDIA H200": {
-        ("norm+linear", 1, 6144, 4096): Skinny(1, 2, 1024, stages=1, unroll=4, prefetch=4096),
+        ("norm+linear", 1, 6144, 4096): Skinny(1, 2, 1024, stages=1, unroll=4),
         ("norm+linear", 8, 6144, 4096): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 16, 6144, 4096): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 64, 6144, 4096): None,
-        ("linear+add", 1, 4096, 4096): Skinny(1, 4, 1024, stages=1, unroll=4, prefetch=4096),
+        ("linear+add", 1, 4096, 4096): Skinny(1, 4, 1024, stages=1, unroll=4),
         ("linear+add", 8, 4096, 4096): Skinny(16, 16, 512, warps=2),
         ("linear+add", 16, 4096, 4096): Skinny(16, 16, 512, warps=2),
         ("linear+add", 64, 4096, 4096): None,
-        ("norm+linear+gate", 1, 28672, 4096): None,
-        ("norm+linear+gate", 8, 28672, 4096): None,
-        ("norm+linear+gate", 16, 28672, 4096): None,
+        ("norm+linear+gate", 1, 28672, 4096): Skinny(1, 2, 1024, stages=1, unroll=4),
+        ("norm+linear+gate", 8, 28672, 4096): Skinny(16, 64, 128, stages=4, swap=True),
+        ("norm+linear+gate", 16, 28672, 4096): Skinny(16, 64, 128, stages=4, swap=True),
         ("norm+linear+gate", 64, 28672, 4096): None,
-        ("linear+add", 1, 4096, 14336): Skinny(1, 8, 1024, warps=8, stages=1, unroll=2, prefetch=4096),
+        ("linear+add", 1, 4096, 14336): Skinny(1, 8, 1024, warps=8, stages=1, unroll=2),
         ("linear+add", 8, 4096, 14336): Skinny(16, 64, 128, split=4, stages=4, swap=True),
         ("linear+add", 16, 4096, 14336): Skinny(16, 64, 128, split=4, stages=4, swap=True),
         ("linear+add", 64, 4096, 14336): None,
-        ("linear", 1, 128256, 4096): None,
+        ("linear", 1, 128256, 4096): Skinny(1, 2, 1024, stages=1, unroll=4),
         ("linear", 8, 128256, 4096): Skinny(16, 16, 256, warps=1, stages=4),
         ("linear", 16, 128256, 4096): Skinny(16, 64, 128, stages=4, swap=True),
         ("linear", 64, 128256, 4096): Skinny(64, 64, 64, stages=6),
-        ("norm+linear", 1, 4096, 1024): Skinny(1, 4, 256, warps=1, stages=1, unroll=4, prefetch=4096),
+        ("norm+linear", 1, 4096, 1024): Skinny(1, 4, 256, warps=1, stages=1, unroll=4),
         ("norm+linear", 8, 4096, 1024): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 16, 4096, 1024): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 64, 4096, 1024): None,
-        ("linear+add", 1, 1024, 2048): Skinny(1, 2, 1024, stages=1, unroll=2, prefetch=4096),
+        ("linear+add", 1, 1024, 2048): Skinny(1, 2, 1024, stages=1, unroll=2),
         ("linear+add", 8, 1024, 2048): Skinny(16, 64, 128, split=8, stages=4, swap=True),
         ("linear+add", 16, 1024, 2048): Skinny(16, 64, 128, split=4, stages=4, swap=True),
         ("linear+add", 64, 1024, 2048): None,
-        ("norm+linear+gate", 1, 6144, 1024): Skinny(1, 4, 512, warps=2, stages=1, unroll=2, prefetch=4096),
+        ("norm+linear+gate", 1, 6144, 1024): Skinny(1, 4, 512, warps=2, stages=1, unroll=2),
         ("norm+linear+gate", 8, 6144, 1024): Skinny(16, 64, 128, stages=4, swap=True),
         ("norm+linear+gate", 16, 6144, 1024): Skinny(16, 64, 128, stages=4, swap=True),
         ("norm+linear+gate", 64, 6144, 1024): None,
-        ("linear+add", 1, 1024, 3072): Skinny(1, 4, 1024, stages=1, prefetch=4096),
+        ("linear+add", 1, 1024, 3072): Skinny(1, 4, 1024, stages=1),
         ("linear+add", 8, 1024, 3072): Skinny(16, 64, 128, split=8, stages=4, swap=True),
         ("linear+add", 16, 1024, 3072): Skinny(16, 64, 128, split=4, stages=4, swap=True),
         ("linear+add", 64, 1024, 3072): None,
-        ("linear", 1, 151936, 1024): None,
-        ("linear", 8, 151936, 1024): None,
-        ("linear", 16, 151936, 1024): None,
-        ("linear", 64, 151936, 1024): None,
+        ("linear", 1, 151936, 1024): Skinny(1, 8, 512, stages=1, unroll=2),
+        ("linear", 8, 151936, 1024): Skinny(16, 32, 512),
+        ("linear", 16, 151936, 1024): Skinny(16, 32, 512),
+        ("linear", 64, 151936, 1024): Skinny(64, 64, 64, stages=6),
     },
 }
 
@@ -81,7 +91,7 @@ def form(norm: bool, gate: bool, add: bool) -> str:
     return ("norm+" if norm else "") + "linear" + ("+gate" if gate else "") + ("+add" if add else "")
 
 
-def skinny_cut(device: str, form: str, rows: int, n: int, k: int, num_sms: int) -> Skinny | None:
+def product_cut(device: str, form: str, rows: int, n: int, k: int, num_sms: int) -> Cut | None:
     """The cut for a product with a weight [n, k] of two bytes an element; None: leave it to the library."""
     bucket = next((bucket for bucket in BUCKETS if rows <= bucket), None)
     if bucket is None:
@@ -91,14 +101,14 @@ def skinny_cut(device: str, form: str, rows: int, n: int, k: int, num_sms: int) 
     return tuned[key] if key in tuned else _untuned(form, bucket, n, k, num_sms)
 
 
-def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Skinny | None:
+def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Cut | None:
     """Programs enough to keep every multiprocessor's loads in flight, tiles that fit the shared memory of any card from sm_80 up."""
     if k % 64 or bucket > 16:
         return None
     if bucket == 1:
         block_n = 4 if n >= 16 * num_sms else 2
         block_k = min(1024, 1 << (k.bit_length() - 1))
-        return Skinny(1, block_n, block_k, warps=max(1, block_k // 256), stages=1, unroll=min(4, max(1, k // block_k)), prefetch=4096)
+        return Skinny(1, block_n, block_k, warps=max(1, block_k // 256), stages=1, unroll=min(4, max(1, k // block_k)))
     programs = n // 32
     whole = "norm" in form or "gate" in form  # sums that may not be shared
     split = 1 if whole or programs >= 2 * num_sms else 2 if programs >= num_sms else 4

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="Triton is not on this machine")
 
 from octavo.ops.linear import linear
-from octavo.ops.table import BUCKETS, TUNED, Skinny, form, skinny_cut
+from octavo.ops.table import BUCKETS, TUNED, OneRow, Skinny, form, product_cut
 from octavo.ops.triton.linear import TritonLinear
+from octavo.ops.triton.one_row import one_row
 from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
 
 GPU = torch.cuda.is_available()
@@ -70,6 +71,25 @@ def test_every_form(rows, n, k, cut, norm, gate, bias, add, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("norm", "gate", "bias", "add"), [(0, None, 1, 0), (1, "silu", 0, 0), (1, "gelu_tanh", 1, 1), (0, None, 1, 1)])
+@pytest.mark.parametrize(
+    ("n", "k", "cut"),
+    [
+        pytest.param(40, 96, OneRow(8, 4), id="one group a program"),
+        pytest.param(44, 100, OneRow(4, 4, per_sm=1), id="several groups a program, ragged"),
+    ] + [pytest.param(6144, 4096, OneRow(4, 8, per_sm=2), id="real")] * GPU,
+)  # fmt: skip
+def test_one_row(n, k, cut, norm, gate, bias, add, dtype):
+    x, weight = draw(1, k, dtype=dtype) * 2, draw(n, k, dtype=dtype) * k**-0.5
+    around = draw(n, dtype=dtype) if bias else None, draw(k) if norm else None
+    residual = draw(1, n // 2 if gate else n, dtype=dtype) if add else None
+    right = wanted(x, weight, *around, gate, residual, 0.5)
+    found = one_row(x, weight, cut, 3, *around, EPS, gate, residual, 0.5, dependent=DEPENDENT)
+    assert_same(found, right)
+    assert residual is None or found is residual
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "split", "swap"), [(1, 3, False), (4, 2, False), (4, 3, True)])
 def test_split_sums(rows, split, swap, dtype):
     """Twice, for the counters must be back at zero; bit for bit the same, for the order of the sum is fixed."""
@@ -105,16 +125,18 @@ def test_every_tuned_cut_can_run():
         for (around, rows, n, k), cut in tuned.items():
             assert rows in BUCKETS
             assert around in {form(norm, gate, add) for norm in (0, 1) for gate in (0, 1) for add in (0, 1)}
-            assert skinny_cut(device, around, rows, n, k, 132) == cut
-            if cut is not None:
+            assert product_cut(device, around, rows, n, k, 132) == cut
+            if isinstance(cut, OneRow):
+                assert rows == 1
+            elif cut is not None:
                 assert cut.block_m >= rows
                 assert cut.split == 1 or around in ("linear", "linear+add")
                 assert cut.split == 1 or -(-n // cut.block_n) <= MAX_BLOCKS
 
 
 def test_shapes_that_nobody_tuned_have_a_cut_for_few_rows_only():
-    assert skinny_cut("", "linear+add", 1, 576, 1536, 132).block_m == 1
-    assert skinny_cut("", "linear+add", 9, 576, 1536, 132).split > 1
-    assert skinny_cut("", "norm+linear", 9, 576, 1536, 132).split == 1
-    assert skinny_cut("", "linear", 400, 576, 1536, 132) is None
-    assert skinny_cut("", "linear", 1, 576, 1530, 132) is None
+    assert product_cut("", "linear+add", 1, 576, 1536, 132).block_m == 1
+    assert product_cut("", "linear+add", 9, 576, 1536, 132).split > 1
+    assert product_cut("", "norm+linear", 9, 576, 1536, 132).split == 1
+    assert product_cut("", "linear", 400, 576, 1536, 132) is None
+    assert product_cut("", "linear", 1, 576, 1530, 132) is None

@@ -1,4 +1,4 @@
-"""`linear` on a GPU: one kernel that streams the weight where rows are few, the library's product and kernels around it where many.
+"""`linear` on a GPU: a kernel that streams the weight where rows are few, the library's product and kernels around it where many.
 
 Which of the two, and how the first is cut, is looked up by shape in `octavo/ops/table.py`. Shapes are known on the host, so a captured
 graph holds the choice for its size.
@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from octavo.ops.linear import Norm, added, around
-from octavo.ops.table import form, skinny_cut
+from octavo.ops.table import Cut, OneRow, form, product_cut
 from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.triton.norm import rms_norm
+from octavo.ops.triton.one_row import one_row
 from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
 
 
@@ -52,13 +53,21 @@ class TritonLinear:
         residual: torch.Tensor | None = None,
         scale: float = 1.0,
     ) -> torch.Tensor:
-        rows, (n, k) = x.shape[0], weight.shape
-        cut = None
-        if rows and x.dtype.itemsize == 2:  # wider ones would need another arithmetic on tensor cores
-            cut = skinny_cut(self.name, form(norm is not None, gate is not None, residual is not None), rows, n, k, self.num_sms)
+        cut = self._cut(x, weight, norm is not None, gate is not None, residual is not None)
+        if cut is None and norm is not None:  # perhaps all but the norm
+            cut = self._cut(x, weight, False, gate is not None, residual is not None)
+            x, norm = rms_norm(x, *norm), None
         if cut is None:
             return separate(x, weight, bias, norm, gate, residual, scale)
-        if norm is not None and x.dtype is torch.float16 and rows > 1:  # x * norm before its scaling may be beyond float16
-            x, norm = rms_norm(x, *norm), None
         weights, eps = (None, 0.0) if norm is None else norm
+        if isinstance(cut, OneRow):
+            return one_row(x, weight, cut, self.num_sms, bias, weights, eps, gate, residual, scale, self.dependent)
         return skinny(x, weight, cut, self.counters, bias, weights, eps, gate, residual, scale, self.dependent)
+
+    def _cut(self, x: torch.Tensor, weight: torch.Tensor, norm: bool, gate: bool, add: bool) -> Cut | None:
+        rows, (n, k) = x.shape[0], weight.shape
+        if not rows or x.dtype.itemsize != 2:  # wider ones would need another arithmetic on tensor cores
+            return None
+        if norm and rows > 1 and x.dtype is torch.float16:  # x * norm before its scaling may be beyond float16
+            return None
+        return product_cut(self.name, form(norm, gate, add), rows, n, k, self.num_sms)

@@ -8,7 +8,7 @@ those kernels costs a launch gap, a ramp and a tail; so this kernel also does, e
 - norm: x is the residual stream. x * w goes into the product, and the factor rsqrt(mean(x^2) + eps), one scalar a row, is applied to the
   result: the sum of squares is taken while streaming, without a second pass. x * w is rounded to x's dtype before tensor cores see it
   (not at all for one row); the unfused operation rounds after the factor, so the two differ by one rounding of the same relative size.
-- gate: rows n and N / 2 + n of W are read by the same program, which writes activation(gate) * up.
+- gate: rows n and N / 2 + n of W are read in turn by the same program, which writes activation(gate) * up.
 - residual: y = residual + scale * product, written over the residual.
 - bias.
 
@@ -16,8 +16,8 @@ A program holds BLOCK_N rows (of each half, with a gate) for 1 / SPLIT of K. Wit
 the program that counts itself last of its rows adds them in a fixed order, so results do not depend on who came last; it also puts the
 counter back to 0. BLOCK_M = 1 multiplies and adds in float32 lanes, larger ones use tensor cores on rows padded to BLOCK_M.
 
-With PDL (programmatic dependent launch, sm_90) a program starts while the kernel before it drains: it asks the L2 for the head of its
-weights, which no kernel writes, and only then waits for that kernel's results.
+With PDL (programmatic dependent launch, sm_90) a program starts while the kernel before it drains, and waits for its results. Asking the
+L2 for weights before that wait was tried: it cost more than it gave.
 """
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
@@ -37,15 +37,6 @@ MAX_BLOCKS = 1 << 14  # counters of one workspace
 
 
 @triton.jit
-def _prefetch_l2(weight, rows, K: tl.constexpr, LINES: tl.constexpr, LINE: tl.constexpr):
-    """Ask the L2 for the first LINES lines of 128 bytes of these rows."""
-    at = weight + rows.to(tl.int64)[:, None] * K + tl.arange(0, LINES)[None, :] * LINE
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; // dummy $0", "=r,l", [at.to(tl.int64, bitcast=True)], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
 def _weights(weight, rows, k, K: tl.constexpr, EVEN: tl.constexpr):
     at = weight + rows.to(tl.int64)[:, None] * K + k[None, :]
     if EVEN:
@@ -54,23 +45,13 @@ def _weights(weight, rows, k, K: tl.constexpr, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _accumulate(acc, x, w, SWAP: tl.constexpr, PRECISION: tl.constexpr):
-    if SWAP:
-        acc = tl.dot(w, tl.trans(x), acc, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    else:
-        acc = tl.dot(x, tl.trans(w), acc, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-    return acc
-
-
-@triton.jit
 def _row_product(
-    x, weight, norm, rows, up_rows, first,
-    K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr,
-    NORM: tl.constexpr, GATE: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
+    x, weight, norm, rows, first,
+    K: tl.constexpr, R: tl.constexpr, BLOCK_K: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr,
+    NORM: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """For one row: products with `rows` and `up_rows` [1, BLOCK_N] and the sum of squares [1]."""
-    acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    up = tl.zeros((BLOCK_N if GATE else 1, BLOCK_K), tl.float32)
+    """For one row of x: products with R weight rows, [1, R], and the sum of squares, [1]."""
+    acc = tl.zeros((R, BLOCK_K), tl.float32)
     squares = tl.zeros((BLOCK_K,), tl.float32)
     for start in tl.range(0, PART, BLOCK_K, num_stages=STAGES, loop_unroll_factor=UNROLL):
         k = first + start + tl.arange(0, BLOCK_K)
@@ -79,20 +60,17 @@ def _row_product(
             squares += value * value
             value *= tl.load(norm + k, mask=k < K, other=0.0)
         acc += _weights(weight, rows, k, K, EVEN).to(tl.float32) * value[None, :]
-        if GATE:
-            up += _weights(weight, up_rows, k, K, EVEN).to(tl.float32) * value[None, :]
-    return tl.sum(acc, axis=1)[None, :], tl.sum(up, axis=1)[None, :], tl.sum(squares, axis=0) + tl.zeros((1,), tl.float32)
+    return tl.sum(acc, axis=1)[None, :], tl.sum(squares, axis=0) + tl.zeros((1,), tl.float32)
 
 
 @triton.jit
 def _tile_product(
-    x, weight, norm, rows, up_rows, m, M, x_stride, first,
-    K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr,
-    NORM: tl.constexpr, GATE: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    x, weight, norm, rows, m, M, x_stride, first,
+    K: tl.constexpr, BLOCK_M: tl.constexpr, R: tl.constexpr, BLOCK_K: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr,
+    NORM: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same for BLOCK_M rows with tensor cores: [BLOCK_M, BLOCK_N] twice and [BLOCK_M]."""
-    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
-    up = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
+    """The same for BLOCK_M rows with tensor cores: [BLOCK_M, R] and [BLOCK_M]."""
+    acc = tl.zeros((R, BLOCK_M) if SWAP else (BLOCK_M, R), tl.float32)
     squares = tl.zeros((BLOCK_M,), tl.float32)
     x_rows = x + m.to(tl.int64)[:, None] * x_stride
     for start in tl.range(0, PART, BLOCK_K, num_stages=STAGES):
@@ -102,29 +80,41 @@ def _tile_product(
             wide = value.to(tl.float32)
             squares += tl.sum(wide * wide, axis=1)
             value = (wide * tl.load(norm + k, mask=k < K, other=0.0)[None, :]).to(value.dtype)
-        acc = _accumulate(acc, value, _weights(weight, rows, k, K, EVEN), SWAP, PRECISION)
-        if GATE:
-            up = _accumulate(up, value, _weights(weight, up_rows, k, K, EVEN), SWAP, PRECISION)
+        w = _weights(weight, rows, k, K, EVEN)
+        if SWAP:
+            acc = tl.dot(w, tl.trans(value), acc, input_precision=PRECISION)
+        else:
+            acc = tl.dot(value, tl.trans(w), acc, input_precision=PRECISION)
     if SWAP:
         acc = tl.trans(acc)
-        up = tl.trans(up)
-    return acc, up, squares
+    return acc, squares
 
 
 @triton.jit
-def _finish(acc, up, bias, residual, y, n, m, M, N, scale, GATE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr):
-    """Bias, gate, residual and the write of acc [BLOCK_M, BLOCK_N]; N outputs a row."""
+def activated(gate, GATE: tl.constexpr):
+    if GATE == 1:
+        gate = gate * tl.sigmoid(gate)
+    else:
+        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        gate = gate * tl.sigmoid(2.0 * inner)  # (1 + tanh(z)) / 2 = sigmoid(2 z)
+    return gate
+
+
+@triton.jit
+def _finish(
+    acc, bias, residual, y, n, m, M, N, scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Bias, gate, residual and the write of acc [BLOCK_M, BLOCK_N], or [BLOCK_M, 2 BLOCK_N] of gates and ups in turn; N outputs a row."""
     inside = (m < M)[:, None] & (n < N)[None, :]
-    if BIAS:
-        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATE > 0:
+        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N, 2)))
         if BIAS:
+            gate += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
             up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        if GATE == 1:
-            acc = acc * tl.sigmoid(acc) * up
-        else:
-            inner = 0.7978845608028654 * (acc + 0.044715 * acc * acc * acc)
-            acc = acc * tl.sigmoid(2.0 * inner) * up  # (1 + tanh(z)) / 2 = sigmoid(2 z)
+        acc = activated(gate, GATE) * up
+    elif BIAS:
+        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     acc *= scale
     at = m.to(tl.int64)[:, None] * N + n[None, :]
     if ADD:
@@ -137,35 +127,32 @@ def _skinny(
     x, weight, bias, norm, residual, y, partial, counters, M, N, x_stride, eps, scale,
     K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
     NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr,
-    UNROLL: tl.constexpr, PDL: tl.constexpr, LINES: tl.constexpr, LINE: tl.constexpr, PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr, PDL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     PART: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT) * BLOCK_K
     EVEN: tl.constexpr = K % (BLOCK_K * SPLIT) == 0
+    R: tl.constexpr = BLOCK_N * 2 if GATE > 0 else BLOCK_N
     block, part = tl.program_id(0), tl.program_id(1)
     n = block * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
     rows = tl.minimum(n, N - 1)  # rows beyond the last repeat it, and are not written
+    if GATE > 0:
+        i = tl.arange(0, R)
+        rows = tl.minimum(block * BLOCK_N + i // 2, N - 1) + i % 2 * N
     first = part * PART
     if PDL:
         gdc_launch_dependents()
-        if LINES > 0:
-            _prefetch_l2(weight + first, rows, K, LINES, LINE)
-            if GATE > 0:
-                _prefetch_l2(weight + first, N + rows, K, LINES, LINE)
         gdc_wait()
     if BLOCK_M == 1:
-        acc, up, squares = _row_product(x, weight, norm, rows, N + rows, first, K, BLOCK_N, BLOCK_K, PART, EVEN, NORM, GATE, STAGES, UNROLL)
+        acc, squares = _row_product(x, weight, norm, rows, first, K, R, BLOCK_K, PART, EVEN, NORM, STAGES, UNROLL)
     else:
-        acc, up, squares = _tile_product(
-            x, weight, norm, rows, N + rows, m, M, x_stride, first,
-            K, BLOCK_M, BLOCK_N, BLOCK_K, PART, EVEN, NORM, GATE, SWAP, STAGES, PRECISION,
-        )  # fmt: skip
+        acc, squares = _tile_product(
+            x, weight, norm, rows, m, M, x_stride, first, K, BLOCK_M, R, BLOCK_K, PART, EVEN, NORM, SWAP, STAGES, PRECISION
+        )
     if NORM:
-        factor = tl.rsqrt(squares / K + eps)[:, None]
-        acc *= factor
-        up *= factor
+        acc *= tl.rsqrt(squares / K + eps)[:, None]
     if SPLIT == 1:
-        _finish(acc, up, bias, residual, y, n, m, M, N, scale, GATE, BIAS, ADD)
+        _finish(acc, bias, residual, y, n, m, M, N, scale, BLOCK_M, BLOCK_N, GATE, BIAS, ADD)
     else:
         inside = (m < M)[:, None] & (n < N)[None, :]
         at = partial + m[:, None] * N + n[None, :]
@@ -176,7 +163,7 @@ def _skinny(
             for other in tl.static_range(SPLIT):
                 total += tl.load(at + other * M * N, mask=inside, other=0.0, cache_modifier=".cg")
             tl.store(counters + block, 0)
-            _finish(total, total, bias, residual, y, n, m, M, N, scale, GATE, BIAS, ADD)
+            _finish(total, bias, residual, y, n, m, M, N, scale, BLOCK_M, BLOCK_N, GATE, BIAS, ADD)
 
 
 def skinny(
@@ -221,11 +208,8 @@ def constants(
     config: Skinny, k: int, dtype: torch.dtype, norm: bool, gate: str | None, bias: bool, add: bool, dependent: bool
 ) -> dict[str, object]:
     """What the kernel is compiled for."""
-    line = 128 // dtype.itemsize
-    wanted = min(config.prefetch, k // config.split) // line
     return {
         "K": k, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLIT": config.split,
         "NORM": norm, "GATE": GATES[gate], "BIAS": bias, "ADD": add, "SWAP": config.swap, "STAGES": config.stages, "UNROLL": config.unroll,
-        "PDL": dependent, "LINES": 1 << (wanted.bit_length() - 1) if wanted else 0, "LINE": line,
-        "PRECISION": "ieee" if dtype is torch.float32 else "tf32",
+        "PDL": dependent, "PRECISION": "ieee" if dtype is torch.float32 else "tf32",
     }  # fmt: skip
