@@ -22,7 +22,8 @@ from octavo.attention.reference import attend
 from octavo.context import Batch
 from octavo.ops.gated import silu_mul
 from octavo.ops.linear import linear
-from octavo.ops.native.binding import Native, usable_cores
+from octavo.ops.native.binding import Native
+from octavo.ops.native.cores import usable_cores
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import rms_norm
 

@@ -18,6 +18,7 @@ import torch
 
 from octavo import env
 from octavo.ops.native.build import CompilerError, build, machine_variants
+from octavo.ops.native.cores import choose_cores
 
 logger = logging.getLogger(__name__)
 
@@ -121,20 +122,11 @@ def shared_native() -> Native | None:
     Torch is left one thread: what remains for it is small, and its own waiting threads would take the cores from the team.
     """
     try:
-        native = Native(env.cache_root(), env.OMP_NUM_THREADS.get() or usable_cores())
+        cores = choose_cores()
+        native = Native(env.cache_root(), cores.num_threads, cores.pinned)
     except (CompilerError, OSError) as error:
         logger.warning("no C kernels, so operations run in torch, several times slower: %s", error)
         return None
     torch.set_num_threads(1)
     logger.info("C kernels for %s on %d threads", native.variant, native.num_threads)
     return native
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: by affinity, and by the quota of its control group, rounded up."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cgroup.read_text().split()
-        return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
-    except (OSError, ValueError):
-        return cores

@@ -311,13 +311,22 @@ INLINE float vmax_of(vf x) {
     return most;
 }
 
-/* e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial of degree 6 in r (Cephes' expf), times 2^n. Results under the
- * smallest normal number are 0. */
+INLINE vf vmin(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return choose(a < b, a, b);
+#endif
+}
+
+/* e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial of degree 6 in r (Cephes' expf), times 2^n. Under the smallest
+ * normal number it is 0, and from e^88.7 on it grows no more. NaN stays NaN, as vmin and vmax give their second where either is NaN. */
 INLINE vf vexp(vf x) {
     vf shifter = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
-    vf in = x;
-    x = choose(x > 88.7f, splat(88.7f), x);
-    x = choose(x < -87.3f, splat(-87.3f), x);
+    vi gone = x < -87.3f;
+    x = vmax(splat(-87.3f), vmin(splat(88.7f), x));
     vf n = x * 1.44269504088896341f + shifter;
     vi exponent = (vi)n << 23;
     n -= shifter;
@@ -329,10 +338,7 @@ INLINE vf vexp(vf x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    vf y = (vf)((vi)p + exponent);
-    y = choose(in < -87.3f, splat(0.0f), y);
-    y = choose(in > 88.7f, splat(INFINITY), y);
-    return choose(in != in, in, y);
+    return (vf)((vi)((vf)((vi)p + exponent)) & ~gone);
 }
 
 /* tanh x = 1 - 2 / (e^2x + 1); near 0, where that cancels, x - x^3/3 + 2x^5/15. */

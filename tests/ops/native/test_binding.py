@@ -10,7 +10,7 @@ import torch
 
 from octavo import env
 from octavo.ops.native import binding, build
-from octavo.ops.native.binding import Native, usable_cores
+from octavo.ops.native.binding import Native
 from octavo.ops.native.twins import Twins
 
 WORK = torch.randn(64, 300), torch.randn(200, 300)
@@ -143,11 +143,3 @@ def test_the_processor_decides(tmp_path: Path, flags: str, best: str) -> None:
 def test_an_unknown_variant_is_refused() -> None:
     with pytest.raises(ValueError, match=r"this machine runs .*plain"):
         Native(env.cache_root(), 1, variant="abacus")
-
-
-@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("garbage", None)])
-def test_cores_are_limited_by_the_quota(tmp_path: Path, text: str, cores: int | None) -> None:
-    allowed = len(os.sched_getaffinity(0))
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores(tmp_path / "cpu.max") == min(allowed, cores or allowed)
-    assert usable_cores(tmp_path / "missing") == allowed
