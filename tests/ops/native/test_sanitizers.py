@@ -30,7 +30,7 @@ def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "-sx", "-k", variant.name,
-         str(tests / "test_twins.py"), str(tests.parent.parent / "attention" / "test_cpu.py")],
+         str(tests / "test_twins.py"), str(tests / "test_packed.py"), str(tests.parent.parent / "attention" / "test_cpu.py")],
         env={**os.environ, "LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
