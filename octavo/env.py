@@ -100,7 +100,10 @@ CACHE_ROOT = _define(
 
 CPU_KVCACHE_SPACE = _define("OCTAVO_CPU_KVCACHE_SPACE", _amount, 0.0, "GiB of KV cache on CPU; 0: decided from free memory")
 CPU_OMP_THREADS_BIND = _define(
-    "OCTAVO_CPU_OMP_THREADS_BIND", str, "auto", "auto, nobind, or the cores to pin threads to, such as 0-3,8 (a list a worker, separated by |)"
+    "OCTAVO_CPU_OMP_THREADS_BIND",
+    str,
+    "auto",
+    "auto, nobind, or the cores to pin threads to, such as 0-3,8 (one list a worker, with | between)",
 )
 CPU_NUM_OF_RESERVED_CPU = _define("OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, 0, "cores left to other programs when binding is auto")
 OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of an operation on CPU; 0: decided from the cores that may be used")
