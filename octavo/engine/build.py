@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from typing import Any
@@ -66,6 +67,8 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         executor, layout = InlineExecutor(runner), runner.layout
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
     scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), [slots])
+    gc.collect()
+    gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     log.info("ready: %s", timeline)
     loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)

@@ -132,8 +132,6 @@ def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) 
     """The engine's process: `build` ("module:function") makes the loop from `args` and an outbox."""
     server = EngineServer(address)
     loop, info = function_at(build)(*args, server.outbox)
-    gc.collect()
-    gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(100_000, 20, 100)  # a full collection in the middle of a step is a pause for everybody
     status.say("ready", info=info)
     server.run(loop)

@@ -5,34 +5,47 @@ After them kernels are compiled and loaded, libraries have chosen their algorith
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from octavo.config.resolved import Resolved
 from octavo.core.plan import Admission, Plan, Slice
 from octavo.types import SamplingParams
 from octavo.worker.runner import Runner
 
 GREEDY = SamplingParams(temperature=0.0)
-NUM_PROMPTS = 4  # that share the largest step
+NUM_PROMPTS = 4  # that share a step
+SMALLEST = 32  # tokens of each
+MIXED_CHUNK = 3  # tokens of the one prompt that a mixed step reads on
 
 
 def warm_up(runner: Runner, settings: Resolved) -> None:
-    """A step of one short prompt, one of the whole token budget, and a mixed one. What they leave in the KV memory is never looked at."""
-    num_rows = min(NUM_PROMPTS, settings.max_num_seqs - 1)
-    each = min(settings.max_num_batched_tokens // max(num_rows, 1), settings.max_model_len - 2, _tokens_that_fit(runner) // NUM_PROMPTS)
-    if num_rows < 1 or each < 2:
+    """Steps of the whole token budget and of ever smaller parts of it, each followed by a mixed one.
+
+    What they leave in the KV memory is never looked at.
+    """
+    num_rows = min(NUM_PROMPTS, settings.max_num_seqs)
+    room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
+    most = min(settings.max_num_batched_tokens // num_rows, room)
+    if most < 2:
         return
-    rows = range(num_rows)
-    tokens = (0,) * each
-    short = Admission(num_rows, 1, GREEDY, 0, tokens[:2], 2, 0, _blocks(runner, num_rows, 2))
-    prompts = tuple(Admission(row, 1, GREEDY, 0, tokens, each, 0, _blocks(runner, row, each)) for row in rows)
-    plans = (
-        Plan(1, (Slice(num_rows, 1, 1, 0, False, tokens[:1]),), (short,)),
-        Plan(2, tuple(Slice(row, 1, each - 1, 0, False, tokens[1:]) for row in rows), prompts),
-        Plan(3, (*(Slice(row, 1, 1, 0, True, tokens[:1]) for row in rows), Slice(num_rows, 1, 1, 0, True, tokens[:1]))),
-        Plan(4, retired=tuple(range(num_rows + 1))),
-    )
-    for plan in plans[:-1]:
-        runner.step(plan).result()
-    runner.rows.apply(plans[-1])
+    for number, each in enumerate(_halves(most)):
+        rests = (MIXED_CHUNK, *(1 for _ in range(1, num_rows)))  # tokens of each row that the second step reads
+        tokens = (0,) * (each + MIXED_CHUNK)
+        admitted = tuple(
+            Admission(row, number, GREEDY, 0, tokens[: each + rest], each + rest, 0, _blocks(runner, row, each + rest))
+            for row, rest in enumerate(rests)
+        )
+        runner.step(Plan(number, tuple(Slice(row, number, each, 0, False, tokens[:each]) for row in range(num_rows)), admitted)).result()
+        runner.step(Plan(number, tuple(Slice(row, number, rest, 0, True, tokens[:rest]) for row, rest in enumerate(rests)))).result()
+        runner.rows.apply(Plan(number, retired=tuple(range(num_rows))))
+
+
+def _halves(most: int) -> Iterator[int]:
+    """`most`, and half of the last as long as kernels may still be other ones."""
+    while most >= SMALLEST:
+        yield most
+        most //= 2
+    yield max(most, 1)
 
 
 def _tokens_that_fit(runner: Runner) -> int:

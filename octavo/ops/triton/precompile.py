@@ -82,6 +82,7 @@ def compile_one(function: Any, data: str, sm: int) -> None:
     attributes = {tuple(key): value for key, value in zip(about["attrs_keys"], about["attrs_vals"])}
     signature = {name: tuple(kind) if isinstance(kind, list) else kind for name, kind in about["signature"].items()}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in about["options"].items()}
+    options.pop("extern_libs", None)  # paths of the machine that recorded it; without them Triton takes its own
     triton.compile(ASTSource(function, signature, constants, attributes), target=GPUTarget("cuda", sm, 32), options=options)
 
 
