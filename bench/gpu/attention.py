@@ -37,6 +37,7 @@ LLAMA = AttentionShape(32, 8, 128, 128**-0.5)
 QWEN = AttentionShape(16, 8, 128, 128**-0.5)
 MODELS = {"llama": LLAMA, "qwen": QWEN}
 CAPTURED_LENGTH = 40960
+STORED = ("i8", "fp8e4nv", "fp8e5")  # compressed formats of K and V, as Triton names them
 
 PIECES = [
     PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages) for block_n, warps, stages in [(64, 4, 3), (128, 4, 3), (128, 8, 5)]
@@ -267,7 +268,7 @@ def alternatives(case: Case, given: Inputs) -> dict[str, Callable[[], Any]]:
         "ragged exact": lambda: cudnn.ragged(q, k[: q.shape[0]], v[: q.shape[0]], starts, longest, shape.scale),
         "ragged strided": lambda: cudnn.ragged(wide, k_view, v_view, found.starts, found.longest, shape.scale),
         "ragged widest": lambda: cudnn.ragged(wide, k, v, wide_starts, room, shape.scale),
-        "gather": lambda: gather(given.kvs[0], given.batch.slots[0], 0, q.shape[0], room, q.dtype),
+        "gather": lambda: gather(given.kvs[0], None, given.batch.slots[0], 0, q.shape[0], room, q.dtype),
     }
     return calls | ({"dense": dense} if len(set(case.slices)) == 1 else {})
 
@@ -451,29 +452,33 @@ def compile_all() -> None:
 
     numbers = dict(
         q_stride="i32:16", table_stride="i32:16", block_stride="i32:16", v_offset="i32:16", token_stride="i32:16", head_stride="i32:16",
-        scale="fp32", softcap="fp32", window="i32:16",
+        scale_stride="i32:16", scale="fp32", softcap="fp32", window="i32:16",
     )  # fmt: skip
-    pointers = dict(q="*bf16", kv="*bf16", out="*bf16", table="*i32")
-    for shape in MODELS.values():
-        sharing = shape.heads // shape.kv_heads
+    cases = [(shape, "bf16", tuning, None) for shape in MODELS.values() for tuning in PIECES]
+    cases += [(shape, "bf16", None, tuning) for shape in MODELS.values() for tuning in TILES]
+    for kv in STORED:
+        cases += [(LLAMA, kv, tuning, None) for tuning in PIECES] + [(LLAMA, kv, None, tuning) for tuning in TILES]
+    for shape, kv, pieces, tiles in cases:
+        sharing, scaled = shape.heads // shape.kv_heads, {"bf16": 0, "i8": 2}.get(kv, 1)
+        pointers = dict(q="*bf16", kv=f"*{kv}", out="*bf16", table="*i32") | ([{}, dict(scales="*fp32"), dict(scales="*fp16")][scaled])
         common = dict(
             D=shape.head_dim, D_PAD=shape.head_dim, BLOCK_TOKENS=BLOCK_TOKENS, SHARING=sharing, WINDOWED=False, SOFTCAPPED=False,
-            PRECISION="tf32",
-        )  # fmt: skip
-        for tuning in PIECES:
+            SCALED=scaled, PRECISION="tf32",
+        ) | ({} if scaled else dict(scales=None))  # fmt: skip
+        if pieces is not None:
             cost = compile_for(
                 attend_pieces, pointers | dict(pieces="*i32", partial="*fp32", stats="*fp32", arrivals="*i32") | numbers,
-                common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=tuning.block_n),
-                num_warps=tuning.num_warps, num_stages=tuning.num_stages,
+                common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=pieces.block_n),
+                num_warps=pieces.num_warps, num_stages=pieces.num_stages,
             )  # fmt: skip
-            print(f"pieces, {sharing} heads, {label(tuning)}: {cost}", flush=True)
-        for tuning in TILES:
+            print(f"pieces, {sharing} heads, {kv}, {label(pieces)}: {cost}", flush=True)
+        if tiles is not None:
             cost = compile_for(
                 attend_tiles, pointers | dict(tiles="*i32") | numbers,
-                common | dict(BLOCK_Q=tuning.block_m // sharing, M=tuning.block_m, BLOCK_N=tuning.block_n),
-                num_warps=tuning.num_warps, num_stages=tuning.num_stages,
+                common | dict(BLOCK_Q=tiles.block_m // sharing, M=tiles.block_m, BLOCK_N=tiles.block_n),
+                num_warps=tiles.num_warps, num_stages=tiles.num_stages,
             )  # fmt: skip
-            print(f"tiles, {sharing} heads, {label(tuning)}: {cost}", flush=True)
+            print(f"tiles, {sharing} heads, {kv}, {label(tiles)}: {cost}", flush=True)
 
 
 def main() -> None:

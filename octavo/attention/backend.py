@@ -35,6 +35,7 @@ class Supports:
     softcap: bool = True
     sinks: bool = False
     min_sm: int = 0  # CUDA compute capability, 90 for 9.0
+    kv_min_sm: Mapping[str, int] = field(default_factory=dict[str, int])  # of KV dtypes that need more than that
     absent: str | None = None  # why it cannot run on this machine at all
     reads_lengths: bool = False  # `plan` reads values on the host: no graphs, and no drafts together with overlap
 
@@ -67,9 +68,9 @@ class AttentionBackend(Protocol):
         block of the tokens i * block_tokens and on, and entries before a layer's window may be stale."""
         ...
 
-    def run(self, plan: Any, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
-        """Once a layer. q [T, heads, head_dim]; kv [num_blocks, 2, block_tokens, kv_heads, head_dim] holds K and V of the whole
-        context, those of this step's tokens included -> [T, heads, head_dim]. Rows of padding tokens are finite."""
+    def run(self, plan: Any, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None) -> torch.Tensor:
+        """Once a layer. q [T, heads, head_dim]; kv [num_blocks, 2, block_tokens, kv_heads, head_dim] with its scales (`kv_format`) holds
+        K and V of the whole context, those of this step's tokens included -> [T, heads, head_dim]. Rows of padding tokens are finite."""
         ...
 
 
@@ -92,6 +93,9 @@ def refusal(supports: Supports, needs: Needs) -> str | None:
         return "soft caps on scores are not supported"
     if needs.sinks and not supports.sinks:
         return "attention sinks are not supported"
+    if needs.device == "cuda" and needs.sm < supports.kv_min_sm.get(needs.kv_dtype, 0):
+        least = supports.kv_min_sm[needs.kv_dtype] / 10
+        return f"KV dtype {needs.kv_dtype} needs compute capability {least:.1f}, the device has {needs.sm / 10:.1f}"
     if needs.device == "cuda" and needs.sm < supports.min_sm:
         return f"it needs compute capability {supports.min_sm / 10:.1f}, the device has {needs.sm / 10:.1f}"
     if supports.reads_lengths and needs.graphs:

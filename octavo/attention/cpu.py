@@ -37,8 +37,11 @@ class NativeAttention:
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> NativePlan:
         return NativePlan(batch, block_table)
 
-    def run(self, plan: NativePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+    def run(
+        self, plan: NativePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         batch, table, out = plan.batch, plan.block_table, torch.empty(q.shape, dtype=q.dtype)
+        assert scales is None, "not a format that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == table.stride(1) == 1
         args = _ATTENTION.pack(

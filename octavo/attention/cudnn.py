@@ -57,13 +57,17 @@ def available(device: torch.device) -> bool:
     return version >= (2, 11) and torch.backends.cudnn.is_available()
 
 
-def attend(prompts: Prompts, q: torch.Tensor, kv: torch.Tensor, slots: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
-    """Attention of the prompts' tokens, whose K and V lie in `kv` at `slots`: q [T, heads, head_dim], with memory for `token_room(T)` of
-    them -> [T, heads, head_dim], of which the tokens before the prompts are not written."""
+def attend(
+    prompts: Prompts, q: torch.Tensor, kv: torch.Tensor, scales: torch.Tensor | None, slots: torch.Tensor, shape: AttentionShape
+) -> torch.Tensor:
+    """Attention of the prompts' tokens, whose K and V lie in `kv`, with its scales, at `slots`.
+
+    q [T, heads, head_dim], with memory for `token_room(T)` -> [T, heads, head_dim], of which the tokens before the prompts are not written.
+    """
     from octavo.attention.triton_gather import gather
 
     room = token_room(q.shape[0])
-    k, v = gather(kv, slots, prompts.first_token, prompts.num_tokens, room, q.dtype)  # [room, kv_heads, head_dim] each
+    k, v = gather(kv, scales, slots, prompts.first_token, prompts.num_tokens, room, q.dtype)  # [room, kv_heads, head_dim] each
     wide = q.as_strided((room, *q.shape[1:]), q.stride())
     return ragged(wide, k, v, prompts.starts, prompts.longest, shape.scale)[: q.shape[0]]
 

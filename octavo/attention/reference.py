@@ -8,6 +8,7 @@ import torch
 
 from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
+from octavo.ops.kv_format import restored
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,27 @@ class ReferenceAttention:
         slices = tuple((row, start, end, length) for row, start, end, length in zip(rows, starts, starts[1:], lengths) if end > start)
         return ReferencePlan(block_table, block_tokens, slices)
 
-    def run(self, plan: ReferencePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+    def run(
+        self, plan: ReferencePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         out = torch.zeros_like(q)
         for row, start, end, length in plan.slices:
             first = length - (end - start)  # position of the slice's first token
             oldest = 0 if shape.window is None else max(0, first + 1 - shape.window)  # nothing before it is looked at
-            k, v = _gather(plan, kv, row, oldest, length)
+            k, v = _gather(plan, kv, scales, row, oldest, length)
             visible = _visible(first, end - start, oldest, length, shape.window, q.device)
             out[start:end] = attend(q[start:end], k, v, visible, shape)
         return out
 
 
-def _gather(plan: ReferencePlan, kv: torch.Tensor, row: int, oldest: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V at the positions oldest to length of a row: each [length - oldest, kv_heads, head_dim]."""
+def _gather(
+    plan: ReferencePlan, kv: torch.Tensor, scales: torch.Tensor | None, row: int, oldest: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V at the positions oldest to length of a row: each [length - oldest, kv_heads, head_dim] float32."""
     head = oldest // plan.block_tokens
     blocks = plan.block_table[row, head : -(-length // plan.block_tokens)].long()
-    pages = kv[blocks].transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, head_dim]
+    own = scales[blocks] if scales is not None and scales.dim() > 1 else scales
+    pages = restored(kv[blocks], own).transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, head_dim]
     skipped = head * plan.block_tokens
     return pages[0, oldest - skipped : length - skipped], pages[1, oldest - skipped : length - skipped]
 

@@ -9,6 +9,7 @@ from octavo.attention.backend import AttentionBackend, Choice, Needs, choose
 from octavo.config.architecture import Architecture
 from octavo.config.fields import ConfigError
 from octavo.config.resolved import Resolved
+from octavo.ops.kv_format import COMPRESSED
 from octavo.registry import Registry
 
 BACKENDS = Registry(
@@ -27,6 +28,8 @@ def backend_for(asked: str, needs: Needs) -> Choice:
     Raises ValueError when the asked one cannot serve the needs, KeyError when there is none of that name.
     """
     names = BACKENDS.names() if asked == "auto" else [asked]
+    if asked == "auto" and needs.kv_dtype in COMPRESSED:
+        names.remove("reference")  # it reads every format, but so slowly that it has to be asked for
 
     def candidates() -> Iterator[AttentionBackend]:
         for name in names:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
+from octavo.ops.kv_format import COMPRESSED, scaling
 from octavo.ops.room import power_of_2
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,11 @@ class Tuning:
     tiles: TileTuning = TileTuning()
 
 
-def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices: int, max_count: int) -> Tuning:
-    """By what fits into a multiprocessor's shared memory (a tile of queries, and K and V of each stage), then as measured on an H200."""
+def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices: int, max_count: int, compressed: bool = False) -> Tuning:
+    """By what fits into a multiprocessor's shared memory (a tile of queries, and K and V of each stage), then as measured on an H200.
+
+    `element_bytes` are those of a product's operands. `compressed` K and V are widened on the way, which takes registers.
+    """
     row_bytes = power_of_2(head_dim) * element_bytes
     if row_bytes > 512:
         return Tuning(PieceTuning(block_n=16, num_stages=5), TileTuning(block_m=32, block_n=16, num_warps=4, num_stages=2))
@@ -64,7 +69,9 @@ def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices:
         return Tuning(PieceTuning(block_n=32, num_stages=5), TileTuning(block_m=128, block_n=64, num_warps=8, num_stages=2))
     # Wide pieces where the work of one decides (few slices) and where there is plenty; in between more programs at a time fill the device.
     pieces = PieceTuning(block_n=64 if FEW_SLICES < num_slices <= MANY_SLICES else 128)
-    return Tuning(pieces, TileTuning() if max_count > LONG_SLICE else TileTuning(block_m=64, block_n=64, num_warps=4))
+    if max_count <= LONG_SLICE:
+        return Tuning(pieces, TileTuning(block_m=64, block_n=64, num_warps=4))
+    return Tuning(pieces, TileTuning(block_n=64 if compressed else 128))
 
 
 @dataclass(frozen=True)
@@ -125,48 +132,57 @@ class TritonAttention:
             devices=frozenset({"cuda"}),
             head_dims=frozenset(range(8, 257, 8)),
             dtypes=dtypes,
-            kv_dtypes=dtypes,
+            kv_dtypes=dtypes | COMPRESSED,
             min_sm=80,
+            kv_min_sm={"fp8_e4m3": 89},
             absent=None if find_spec("triton") else "triton is not installed",
         )
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> TritonPlan:
         return TritonPlan(batch, block_table, block_tokens, batch.slots[group])
 
-    def run(self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+    def run(
+        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == plan.block_table.stride(1) == 1
         if self._use_cudnn and cudnn.fits(plan.batch.fresh, q, shape) and cudnn.available(q.device):
             try:
-                out = cudnn.attend(plan.prompts, q, kv, plan.slots, shape)
+                out = cudnn.attend(plan.prompts, q, kv, scales, plan.slots, shape)
             except RuntimeError as problem:
                 log.warning("prompts are attended without cuDNN from now on: %s", problem)
                 self._use_cudnn = False
             else:
                 old = plan.prompts.first_token
                 if old:
-                    self._run_paged(plan.before_fresh, q[:old], kv, shape, out[:old])
+                    self._run_paged(plan.before_fresh, q[:old], kv, scales, shape, out[:old])
                 return out
         max_count, few = plan.batch.max_count, _few(shape)
         # Padding tokens follow the slices: where every slice is one token, they are pieces themselves; tiles too look after them.
         out = torch.zeros_like(q) if 1 < max_count <= few else torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._run_paged(plan, q, kv, shape, out)
+        self._run_paged(plan, q, kv, scales, shape, out)
         return out
 
-    def _run_paged(self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, out: torch.Tensor) -> None:
+    def _run_paged(
+        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, scales: torch.Tensor | None, shape: AttentionShape, out: torch.Tensor
+    ) -> None:
         """All slices of the plan by the kernels here."""
         num_sms, shared_bytes = self._device(q.device)
         few, max_count = _few(shape), plan.batch.max_count
-        tuning = self._tuning or tuning_for(shape.head_dim, kv.element_size(), shared_bytes, plan.batch.num_slices, max_count)
+        element_bytes, compressed = max(q.element_size(), kv.element_size()), kv.element_size() == 1
+        tuning = self._tuning or tuning_for(
+            shape.head_dim, element_bytes, shared_bytes, plan.batch.num_slices, max_count, compressed
+        )  # fmt: skip
         if max_count > few:
-            self._run_tiles(plan, q, kv, shape, out, few, tuning.tiles)
-        self._run_pieces(plan, q, kv, shape, out, min(few, max_count), tuning.pieces, num_sms)
+            self._run_tiles(plan, q, kv, scales, shape, out, few, tuning.tiles)
+        self._run_pieces(plan, q, kv, scales, shape, out, min(few, max_count), tuning.pieces, num_sms)
 
     def _run_pieces(
         self,
         plan: TritonPlan,
         q: torch.Tensor,
         kv: torch.Tensor,
+        scales: torch.Tensor | None,
         shape: AttentionShape,
         out: torch.Tensor,
         few: int,
@@ -182,13 +198,21 @@ class TritonAttention:
         sharing = shape.heads // shape.kv_heads
         attend_pieces[(shape.kv_heads, pieces.records.shape[0])](
             q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
-            *_layout(plan, q, kv, shape),
+            *_layout(plan, q, kv, scales, shape),
             SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(power_of_2(sharing * few), ROWS),
-            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, shape),
+            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
         )  # fmt: skip
 
     def _run_tiles(
-        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, out: torch.Tensor, few: int, tuning: TileTuning
+        self,
+        plan: TritonPlan,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        scales: torch.Tensor | None,
+        shape: AttentionShape,
+        out: torch.Tensor,
+        few: int,
+        tuning: TileTuning,
     ) -> None:
         from octavo.attention.triton_prefill import attend_tiles
 
@@ -200,9 +224,9 @@ class TritonAttention:
             tiles = plan.tiles[few, block_q] = list_tiles(plan.batch, q.shape[0], few, block_q)
         attend_tiles[(shape.kv_heads, tiles.shape[0])](
             q, kv, out, plan.block_table, tiles,
-            *_layout(plan, q, kv, shape),
+            *_layout(plan, q, kv, scales, shape),
             SHARING=sharing, BLOCK_Q=block_q, M=block_m,
-            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, shape),
+            BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
         )  # fmt: skip
 
     def _device(self, device: torch.device) -> tuple[int, int]:
@@ -265,14 +289,15 @@ def _few(shape: AttentionShape) -> int:
     return max(ROWS // (shape.heads // shape.kv_heads), 1)
 
 
-def _layout(plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape) -> tuple[float, ...]:
+def _layout(plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, scales: torch.Tensor | None, shape: AttentionShape) -> tuple[Any, ...]:
     """Strides and numbers that both kernels take."""
     return (
-        q.stride(0), plan.block_table.stride(0), *kv.stride()[:4], shape.scale, shape.softcap or 0.0, shape.window or 0,
+        q.stride(0), plan.block_table.stride(0), kv.stride(0), *kv.stride()[1:4],
+        scales, 0 if scales is None else scales.stride(0), shape.scale, shape.softcap or 0.0, shape.window or 0,
     )  # fmt: skip
 
 
-def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape) -> Mapping[str, int | bool | str]:
+def _constants(plan: TritonPlan, q: torch.Tensor, scales: torch.Tensor | None, shape: AttentionShape) -> Mapping[str, int | bool | str]:
     """What both kernels are compiled for."""
     return dict(
         D=shape.head_dim,
@@ -280,5 +305,6 @@ def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape) -> Mapp
         BLOCK_TOKENS=plan.block_tokens,
         WINDOWED=shape.window is not None,
         SOFTCAPPED=shape.softcap is not None,
+        SCALED=scaling(scales),
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
     )

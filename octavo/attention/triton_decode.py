@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import LOW, base2_scores, block_offsets, load_rows
+from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales
 
 
 @triton.jit
@@ -32,6 +32,8 @@ def attend_pieces(
     v_offset,
     token_stride,
     head_stride,
+    scales,  # see octavo.ops.kv_format
+    scale_stride,  # from block to block
     scale,
     softcap,
     window,
@@ -45,6 +47,7 @@ def attend_pieces(
     BLOCK_N: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAPPED: tl.constexpr,
+    SCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: (kv_heads, num_pieces)."""
@@ -67,15 +70,26 @@ def attend_pieces(
     table_row = table + row.to(tl.int64) * table_stride
     k_base = kv + head * head_stride
     v_base = k_base + v_offset
+    k_scales = scales
+    v_scale = 1.0
+    if SCALED == WHOLE:
+        scale = scale * tl.load(scales)
+        v_scale = tl.load(scales + 1)
+    elif SCALED == EACH:
+        k_scales = scales + head
     best = tl.full([M], LOW, tl.float32)
     weight = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, D_PAD], tl.float32)
     for start in tl.range(begin, end, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         present = n < end
-        offsets = block_offsets(table_row, n, present, block_stride, token_stride, BLOCK_TOKENS)
+        block = load_blocks(table_row, n, present, BLOCK_TOKENS)
+        offsets = block * block_stride + (n % BLOCK_TOKENS) * token_stride
         k = load_rows(k_base, offsets, present, d, True, D, D_PAD)
-        scores = base2_scores(tl.dot(q_tile, tl.trans(k.to(q_tile.dtype)), input_precision=PRECISION), scale, softcap, SOFTCAPPED)  # [M, N]
+        products = tl.dot(q_tile, tl.trans(k.to(q_tile.dtype)), input_precision=PRECISION)  # [M, N]
+        if SCALED == EACH:
+            products = products * load_scales(k_scales, block, n, present, scale_stride, kv_heads, BLOCK_TOKENS)[None, :]
+        scores = base2_scores(products, scale, softcap, SOFTCAPPED)
         visible = present[None, :]
         if TOKENS > 1:  # else the piece's borders say it all
             visible = visible & (n[None, :] <= position[:, None])
@@ -86,13 +100,15 @@ def attend_pieces(
         p = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(best - higher)
         weight = weight * shrink + tl.sum(p, axis=1)
+        if SCALED == EACH:
+            p = p * load_scales(k_scales + BLOCK_TOKENS * kv_heads, block, n, present, scale_stride, kv_heads, BLOCK_TOKENS)[None, :]
         v = load_rows(v_base, offsets, present, d, True, D, D_PAD)
         acc = tl.dot(p.to(q_tile.dtype), v.to(q_tile.dtype), acc * shrink[:, None], input_precision=PRECISION)
         best = higher
 
     out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]
     if parts == 1:
-        tl.store(out_at, (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=inside)
+        tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)
     else:
         mine = piece * kv_heads + head
         tl.store(partial + mine * (ROWS * D) + m[:, None] * D + d[None, :], acc, mask=inside)
@@ -114,5 +130,5 @@ def attend_pieces(
                 weight = weight * shrink + their_weight * their_shrink
                 acc = acc * shrink[:, None] + theirs * their_shrink[:, None]
                 best = higher
-            tl.store(out_at, (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=inside)
+            tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)
             tl.store(arrivals + first, 0)

@@ -10,28 +10,40 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.attention.triton_scores import EACH, WHOLE
+from octavo.ops.kv_format import scaling
+
 
 @triton.jit
 def _gather(
-    kv, out, slots, first, block_stride, v_offset, token_stride, room, WIDTH: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK: tl.constexpr
-):
+    kv, out, slots, scales, first, block_stride, v_offset, token_stride, scale_stride, room,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
     """Grid: (tokens, 2), the second for K and V."""
     token, half = first + tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token)
-    source = kv + (slot // BLOCK_TOKENS) * block_stride + half * v_offset + (slot % BLOCK_TOKENS) * token_stride
+    block, offset = slot // BLOCK_TOKENS, slot % BLOCK_TOKENS
     at = tl.arange(0, BLOCK)
-    value = tl.load(source + at, mask=at < WIDTH)
-    tl.store(out + (half * room + token) * WIDTH + at, value.to(out.dtype.element_ty), mask=at < WIDTH)
+    inside = at < KV_HEADS * D
+    value = tl.load(kv + block * block_stride + half * v_offset + offset * token_stride + at, mask=inside, other=0.0)
+    if SCALED == WHOLE:
+        value = value.to(tl.float32) * tl.load(scales + half)
+    elif SCALED == EACH:
+        own = scales + block * scale_stride + (half * BLOCK_TOKENS + offset) * KV_HEADS
+        value = value.to(tl.float32) * tl.load(own + at // D, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + (half * room + token) * (KV_HEADS * D) + at, value.to(out.dtype.element_ty), mask=inside)
 
 
-def gather(kv: torch.Tensor, slots: torch.Tensor, first: int, end: int, room: int, dtype: torch.dtype) -> torch.Tensor:
-    """K and V of the tokens first to end: kv [num_blocks, 2, block_tokens, kv_heads, head_dim], slots [T] int64, none of them -1
-    -> [2, room, kv_heads, head_dim], in which other tokens are not written."""
+def gather(
+    kv: torch.Tensor, scales: torch.Tensor | None, slots: torch.Tensor, first: int, end: int, room: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """K and V of the tokens first to end: kv [num_blocks, 2, block_tokens, kv_heads, head_dim] with its scales, slots [T] int64, none of
+    them -1 -> [2, room, kv_heads, head_dim], in which other tokens are not written."""
     kv_heads, head_dim = kv.shape[3:]
     assert kv.stride()[2:] == (kv_heads * head_dim, head_dim, 1)
     out = torch.empty((2, room, kv_heads, head_dim), dtype=dtype, device=kv.device)
     _gather[(end - first, 2)](
-        kv, out, slots, first, *kv.stride()[:3], room,
-        WIDTH=kv_heads * head_dim, BLOCK_TOKENS=kv.shape[2], BLOCK=triton.next_power_of_2(kv_heads * head_dim), num_warps=4,
+        kv, out, slots, scales, first, *kv.stride()[:3], 0 if scales is None else scales.stride(0), room, KV_HEADS=kv_heads, D=head_dim,
+        BLOCK_TOKENS=kv.shape[2], BLOCK=triton.next_power_of_2(kv_heads * head_dim), SCALED=scaling(scales), num_warps=4,
     )  # fmt: skip
     return out

@@ -13,23 +13,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import LOW, base2_scores, block_offsets, load_rows
+from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales
 
 
 @triton.jit
 def _over_keys(
     begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
-    scale, softcap, window,
+    k_scales, scale_stride, kv_heads, scale, softcap, window,
     MASKED: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr,
-    SOFTCAPPED: tl.constexpr, PRECISION: tl.constexpr,
+    SOFTCAPPED: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The running softmax over keys begin to end (by BLOCK_N). Not MASKED: every query sees all of them."""
     for start in tl.range(begin, end, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         present = n < length
-        offsets = block_offsets(table_row, n, present, block_stride, token_stride, BLOCK_TOKENS)
+        block = load_blocks(table_row, n, present, BLOCK_TOKENS)
+        offsets = block * block_stride + (n % BLOCK_TOKENS) * token_stride
         k = load_rows(k_base, offsets, present, d, MASKED, D, D_PAD)
-        scores = base2_scores(tl.dot(q_tile, tl.trans(k.to(q_tile.dtype)), input_precision=PRECISION), scale, softcap, SOFTCAPPED)  # [M, N]
+        products = tl.dot(q_tile, tl.trans(k.to(q_tile.dtype)), input_precision=PRECISION)  # [M, N]
+        if SCALED == EACH:
+            products = products * load_scales(k_scales, block, n, present, scale_stride, kv_heads, BLOCK_TOKENS)[None, :]
+        scores = base2_scores(products, scale, softcap, SOFTCAPPED)
         if MASKED:
             visible = n[None, :] <= position[:, None]
             if WINDOWED:
@@ -39,6 +43,8 @@ def _over_keys(
         p = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(best - higher)
         weight = weight * shrink + tl.sum(p, axis=1)
+        if SCALED == EACH:
+            p = p * load_scales(k_scales + BLOCK_TOKENS * kv_heads, block, n, present, scale_stride, kv_heads, BLOCK_TOKENS)[None, :]
         v = load_rows(v_base, offsets, present, d, MASKED, D, D_PAD)
         acc = tl.dot(p.to(q_tile.dtype), v.to(q_tile.dtype), acc * shrink[:, None], input_precision=PRECISION)
         best = higher
@@ -58,6 +64,8 @@ def attend_tiles(
     v_offset,
     token_stride,
     head_stride,
+    scales,  # see octavo.ops.kv_format
+    scale_stride,  # from block to block
     scale,
     softcap,
     window,
@@ -70,6 +78,7 @@ def attend_tiles(
     BLOCK_N: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAPPED: tl.constexpr,
+    SCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: (kv_heads, num_tiles)."""
@@ -90,6 +99,13 @@ def attend_tiles(
     table_row = table + row.to(tl.int64) * table_stride
     k_base = kv + head * head_stride
     v_base = k_base + v_offset
+    k_scales = scales
+    v_scale = 1.0
+    if SCALED == WHOLE:
+        scale = scale * tl.load(scales)
+        v_scale = tl.load(scales + 1)
+    elif SCALED == EACH:
+        k_scales = scales + head
     best = tl.full([M], LOW, tl.float32)
     weight = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, D_PAD], tl.float32)
@@ -100,13 +116,13 @@ def attend_tiles(
         begin = tl.minimum(first_position + 1, length) // BLOCK_N * BLOCK_N
         best, weight, acc = _over_keys(
             0, begin, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
-            scale, softcap, window,
-            False, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, PRECISION,
+            k_scales, scale_stride, kv_heads, scale, softcap, window,
+            False, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, SCALED, PRECISION,
         )  # fmt: skip
     best, weight, acc = _over_keys(
         begin, end, q_tile, best, weight, acc, k_base, v_base, table_row, d, position, length, block_stride, token_stride,
-        scale, softcap, window,
-        True, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, PRECISION,
+        k_scales, scale_stride, kv_heads, scale, softcap, window,
+        True, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, SCALED, PRECISION,
     )  # fmt: skip
     out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]
-    tl.store(out_at, (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=inside)
+    tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+UNSCALED = tl.constexpr(0)  # how K and V are scaled, see octavo.ops.kv_format
+WHOLE = tl.constexpr(1)  # one scale for K, one for V
+EACH = tl.constexpr(2)  # one a token and head
 LOW = tl.constexpr(-1.0e30)  # the score of what is not seen: finite, so that a row that sees nothing stays finite
 
 
 @triton.jit
-def block_offsets(table_row, n, inside, block_stride, token_stride, BLOCK_TOKENS: tl.constexpr):
-    """Offsets in `kv` of the tokens at positions n [N] of a sequence, int64."""
-    block = tl.load(table_row + n // BLOCK_TOKENS, mask=inside, other=0)
-    return block.to(tl.int64) * block_stride + (n % BLOCK_TOKENS) * token_stride
+def load_blocks(table_row, n, inside, BLOCK_TOKENS: tl.constexpr):
+    """The blocks [N] int64 of the tokens at positions n [N] of a sequence."""
+    return tl.load(table_row + n // BLOCK_TOKENS, mask=inside, other=0).to(tl.int64)
+
+
+@triton.jit
+def load_scales(base, block, n, inside, stride, kv_heads, BLOCK_TOKENS: tl.constexpr):
+    """The scales [N] float32 of tokens of one head, whose first one `base` points at: zeros where not inside."""
+    return tl.load(base + block * stride + (n % BLOCK_TOKENS) * kv_heads, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit

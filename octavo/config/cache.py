@@ -11,6 +11,11 @@ BLOCK_SIZES = (8, 16, 32, 64, 128)
 
 KVDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"]
 
+KV_DTYPE_HELP = (
+    "number format of cached keys and values; auto: that of the model; int8, fp8 (short for fp8_e4m3) and fp8_e5m2 hold nearly twice as "
+    "many tokens, at a perplexity that is about 0.1, 1 to 2, and 5 percent higher"
+)
+
 
 @dataclass(frozen=True)
 class CacheConfig:
@@ -24,7 +29,7 @@ class CacheConfig:
         Flag("exact size of the KV cache in bytes a device; --gpu-memory-utilization then counts no more", also=("kv_cache_memory",)),
     ] = None
     block_size: Annotated[int, Flag(f"tokens a KV block: {', '.join(map(str, BLOCK_SIZES))}")] = 16
-    kv_cache_dtype: Annotated[KVDType, Flag("number format of cached keys and values; auto: that of the model")] = "auto"
+    kv_cache_dtype: Annotated[KVDType, Flag(KV_DTYPE_HELP)] = "auto"
     num_gpu_blocks_override: Annotated[int | None, Flag("exact number of KV blocks, for experiments with preemption")] = None
     enable_prefix_caching: Annotated[bool, Flag("share the KV of equal prompt beginnings between requests")] = True
 

@@ -20,6 +20,7 @@ from octavo.plan.devices import GIB, Device
 LARGE_DEVICE_BYTES = 70 * GIB
 SMALL_CPU_CACHE_BYTES = 4 * GIB
 DTYPE_NAMES = {"half": "float16", "float": "float32"}
+E4M3_SM = 89  # compute capability, times ten, from which GPUs convert fp8_e4m3
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
 
 
@@ -50,7 +51,7 @@ def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
         seed=asked.model.seed,
         max_model_len=max_model_len,
         block_size=asked.cache.block_size,
-        kv_dtype=_kv_dtype(asked, dtype, reasons),
+        kv_dtype=_kv_dtype(asked, dtype, device, reasons),
         enable_prefix_caching=asked.cache.enable_prefix_caching,
         max_num_seqs=batch.max_num_seqs,
         max_num_batched_tokens=batch.max_num_batched_tokens,
@@ -76,8 +77,6 @@ def _refuse_unbuilt(asked: EngineConfig) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(asked.parallel, name) > 1:
             raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
-    if asked.cache.kv_cache_dtype.startswith(("fp8", "int8")):
-        raise ConfigError("kv_cache_dtype", asked.cache.kv_cache_dtype, "no attention backend of this version reads it; use auto")
 
 
 def _dtype(asked: EngineConfig, arch: Architecture, device: Device, reasons: dict[str, str]) -> str:
@@ -148,8 +147,19 @@ def _batch(asked: EngineConfig, device: Device, max_model_len: int, offline: boo
     return _Batch(chosen_seqs, tokens)
 
 
-def _kv_dtype(asked: EngineConfig, dtype: str, reasons: dict[str, str]) -> str:
+def _kv_dtype(asked: EngineConfig, dtype: str, device: Device, reasons: dict[str, str]) -> str:
     given = asked.cache.kv_cache_dtype
+    if given.startswith(("fp8", "int8")):
+        slow = asked.compilation.attention_backend == "reference" or asked.compilation.optimization_level == 0
+        if device.kind == "cpu" and not slow:
+            raise ConfigError(
+                "kv_cache_dtype", given, "the CPU's kernels do not read it; use auto, or --attention-backend reference, which is slow"
+            )
+        if given in ("fp8", "fp8_e4m3") and device.kind == "cuda" and 0 < device.sm < E4M3_SM and not slow:
+            raise ConfigError("kv_cache_dtype", given, f"{device.name} does not convert it; use fp8_e5m2, int8 or auto")
+    if given == "fp8":
+        reasons["kv_dtype"] = "fp8 means fp8_e4m3"
+        return "fp8_e4m3"
     reasons["kv_dtype"] = "that of the model" if given == "auto" else "as asked"
     return dtype if given == "auto" else given
 

@@ -20,6 +20,7 @@ class Weight:
     shape: tuple[int, ...]  # of the whole tensor, before it is cut over ranks
     pieces: frozenset[str]  # what it fills, each piece named as a checkpoint that fuses nothing names it
     put: Callable[[torch.Tensor], object]
+    optional: bool = False  # a checkpoint may lack it
 
 
 class Layer(nn.Module):

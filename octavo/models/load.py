@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 Tensors = Mapping[str, LazyTensor]
 
 COMPUTED = re.compile(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.masked_bias$")  # tables that older files carry along
+KV_SCALE = re.compile(r"\.self_attn\.(k_proj\.k|v_proj\.v|k|v)_scale$")
 SHOWN = 8  # names of each kind in an error
 
 
@@ -45,14 +46,15 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
     used = {name: tensor for name, tensor in tensors.items() if name in wanted}
     explained = {name: _explanation(model, name, tensor, wanted) for name, tensor in tensors.items() if name not in wanted}
     wrong = _wrong(wanted, used)
-    missing = {piece for weight in wanted.values() for piece in weight.pieces}.difference(*(wanted[name].pieces for name in used))
+    needed = {piece for weight in wanted.values() if not weight.optional for piece in weight.pieces}
+    missing = needed.difference(*(wanted[name].pieces for name in used))
     unexpected = [name for name, reason in explained.items() if not reason]
     if missing or unexpected or wrong:
         raise WeightsMismatch(_complaint(sorted(missing), unexpected, wrong))
     loader = Loader(used, dtype=None)
     with torch.no_grad():
         for name, tensor in loader:
-            wanted[name].put(tensor)
+            wanted[name].put(tensor.reshape(wanted[name].shape))  # a scalar may be stored as [1]
     finish(model)
     for reason, count in Counter(explained.values()).items():
         log.info("%d tensors of the checkpoint were not needed: %s", count, reason)
@@ -64,7 +66,7 @@ def _wrong(wanted: Mapping[str, Weight], used: Tensors) -> list[str]:
     wrong, filled = list[str](), set[str]()
     for name, tensor in used.items():
         weight = wanted[name]
-        if tuple(tensor.shape) != weight.shape:
+        if tuple(tensor.shape) != weight.shape and not (weight.shape == () and tuple(tensor.shape) == (1,)):
             wrong.append(f"{name} has shape {tuple(tensor.shape)} where {weight.shape} is needed")
         elif weight.pieces & filled:
             wrong.append(f"{name} is there twice, fused and in parts")
@@ -77,6 +79,8 @@ def _explanation(model: CausalLM, name: str, tensor: LazyTensor, wanted: Mapping
     c, stage = model.architecture, model.stage
     if COMPUTED.search(name):
         return "computed here"
+    if KV_SCALE.search(name):
+        return "a scale of an fp8 KV cache, where --kv-cache-dtype is another"
     if name == "lm_head.weight" and c.tied_embeddings:
         return "the head shares the embedding's table"
     index = re.match(r"model\.layers\.(\d+)\.", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from octavo.ops.kv_format import compressed
 from octavo.ops.rms_norm import rms_norm
 
 
@@ -16,6 +17,7 @@ def rope_and_write(
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
     eps: float,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Give q ready for attention; K and V of these tokens are in `kv` afterwards.
 
@@ -25,6 +27,7 @@ def rope_and_write(
     slots      [T] int64, block * block_tokens + offset; -1: this token's K and V are not kept
     cos_sin    [max_length, rotated] float32: cosines, then sines, of the rotated / 2 pairs (i, i + rotated / 2); None: no rotation
     q_norm     [head_dim] (each head by itself) or [heads * head_dim] (all together), float32; None: no norm. k_norm likewise
+    scales     of the KV format (`kv_format`), written where there is one a token and head
     ->         [T, heads, head_dim]
     """
     kv_heads, head_dim = kv.shape[3], kv.shape[4]
@@ -38,7 +41,7 @@ def rope_and_write(
     if cos_sin is not None:
         angles = cos_sin[positions].unsqueeze(1)  # [T, 1, rotated]
         q, k = _rotate(q, angles), _rotate(k, angles)
-    _write(kv, slots, k, v.reshape(-1, kv_heads, head_dim))
+    _write(kv, slots, k, v.reshape(-1, kv_heads, head_dim), scales)
     return q
 
 
@@ -50,7 +53,7 @@ def _rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat(((first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype), rest), dim=-1)
 
 
-def _write(kv: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def _write(kv: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scales: torch.Tensor | None) -> None:
     """Store k and v [T, kv_heads, head_dim] at their slots.
 
     Shapes must not depend on values (graphs), so a token without a slot repeats the write of the first token that has one; if none
@@ -59,5 +62,9 @@ def _write(kv: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tens
     kept = slots >= 0
     source = torch.arange(slots.shape[0], device=slots.device).where(kept, kept.int().argmax())  # [T]
     slot = slots[source].clamp(min=0)
-    new = torch.stack((k, v), dim=1)[source].to(kv.dtype)  # [T, 2, kv_heads, head_dim]
-    kv[slot // kv.shape[2], :, slot % kv.shape[2]] = new.where(kept.any(), kv[0, :, 0])
+    new, new_scales = compressed(torch.stack((k, v), dim=1)[source], kv.dtype, scales)  # [T, 2, kv_heads, head_dim], [T, 2, kv_heads]
+    at = slot // kv.shape[2], slice(None), slot % kv.shape[2]
+    bits = kv.view(torch.uint8) if kv.dtype.itemsize == 1 else kv  # torch does not choose among values of 8 bits, but among bytes
+    bits[at] = new.view(bits.dtype).where(kept.any(), bits[0, :, 0])
+    if scales is not None and new_scales is not None:
+        scales[at] = new_scales.where(kept.any(), scales[0, :, 0])

@@ -20,6 +20,9 @@ from octavo.ops.packed_linear import packed_linear
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 
+RopeAndWrite = Callable[
+    [Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float, Tensor | None], Tensor
+]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
 
@@ -33,7 +36,7 @@ class Ops:
     packed_linear: Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor] = packed_linear
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
-    rope_and_write: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float], Tensor] = rope_and_write
+    rope_and_write: RopeAndWrite = rope_and_write
     draw: Draw = draw
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch

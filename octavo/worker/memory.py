@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from octavo.core.kv.layout import KVLayout
-from octavo.core.kv.specs import KVSpec, PagedSpec, WindowSpec
+from octavo.core.kv.specs import SCALE_BYTES, KVSpec, PagedSpec, WindowSpec
+from octavo.ops.kv_format import kv_dtype
 
 
 class KVLayer(Protocol):
     """A layer that keeps KV. Bound before the first step, and never again."""
 
     kv: torch.Tensor  # [num_blocks, 2, block_tokens, kv_heads, head_dim]
+    kv_scales: torch.Tensor | None  # see octavo.ops.kv_format
     group: int
 
     def kv_spec(self) -> KVSpec: ...
@@ -30,11 +32,19 @@ def allocate(layout: KVLayout, device: torch.device) -> torch.Tensor:
 
 
 def bind(layers: Iterable[KVLayer], layout: KVLayout, arena: torch.Tensor) -> None:
-    """Give each layer, in the order of the layout's numbering, its group and its view of the arena."""
+    """Give each layer, in the order of the layout's numbering, its group and its view of the arena.
+
+    In a block, K and V of all its tokens come first, then their scales, where the format has one a token and head.
+    """
     for number, layer in enumerate(layers):
         layer.group, buffer = layout.place(number)
         group = layout.groups[layer.group]
         spec = group.spec
         assert isinstance(spec, (PagedSpec, WindowSpec)), f"no memory is known for {spec}"
-        memory = arena[buffer].view(getattr(torch, spec.dtype))
-        layer.kv = memory.view(layout.num_blocks, 2, group.block_tokens, spec.num_kv_heads, spec.head_dim)
+        shape = (2, group.block_tokens, spec.num_kv_heads)
+        blocks = arena[buffer].view(layout.num_blocks, layout.block_bytes)
+        used = group.block_tokens * spec.token_bytes
+        scales_at = used - 2 * group.block_tokens * spec.num_kv_heads * SCALE_BYTES.get(spec.dtype, 0)
+        layer.kv = blocks[:, :scales_at].view(kv_dtype(spec.dtype)).unflatten(1, (*shape, spec.head_dim))
+        if scales_at < used:
+            layer.kv_scales = blocks[:, scales_at:used].view(torch.float16).unflatten(1, shape)

@@ -22,6 +22,7 @@ class Fake:
         ({"head_dims": frozenset({64, 128})}, {"head_dims": frozenset({64, 96})}, ["96", "64, 128"]),
         ({"dtypes": frozenset({"float16"})}, {}, ["bfloat16", "float16"]),
         ({"kv_dtypes": frozenset({"bfloat16"})}, {"kv_dtype": "fp8"}, ["fp8"]),
+        ({"kv_min_sm": {"fp8_e4m3": 89}}, {"kv_dtype": "fp8_e4m3"}, ["fp8_e4m3", "8.9", "8.0"]),
         ({"softcap": False}, {"softcap": True}, ["soft caps"]),
         ({}, {"sinks": True}, ["sinks"]),
         ({"min_sm": 90}, {}, ["9.0", "8.0"]),

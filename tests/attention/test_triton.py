@@ -11,7 +11,9 @@ from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape
 from octavo.attention.reference import ReferenceAttention, attend
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
+from octavo.ops.kv_format import COMPRESSED, compressed
 from octavo.ops.room import token_room
+from tests.attention.kv_memory import memory
 from tests.attention.test_reference import make_batch
 from tests.interpreter import interpret
 
@@ -23,7 +25,7 @@ FEW = [(2, 2, 40), (0, 2, 2), (3, 1, 50)]
 MIXED = [(2, 1, 35), (0, 19, 19), (3, 18, 45), (4, 2, 30)]
 
 
-def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3, num_fresh=0):
+def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3, num_fresh=0, kv_dtype=None):
     """Outputs of both backends over memory in which whatever must not be read is NaN."""
     rng = random.Random(block_tokens)
     batch = make_batch(slices, padding)
@@ -34,7 +36,8 @@ def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device=
     blocks = list(range(1, 1 + 5 * width))
     rng.shuffle(blocks)
     table = torch.tensor(blocks, dtype=torch.int32).view(5, width)
-    kv = torch.full((1 + 5 * width, 2, block_tokens, shape.kv_heads, shape.head_dim), float("nan"), dtype=dtype)
+    num_blocks, scales = 1 + 5 * width, None
+    kv = torch.full((num_blocks, 2, block_tokens, shape.kv_heads, shape.head_dim), float("nan"), dtype=dtype)
     for row, _, length in slices:
         for p in range(length):
             kv[table[row, p // block_tokens], :, p % block_tokens] = torch.randn(2, shape.kv_heads, shape.head_dim).to(dtype)
@@ -42,20 +45,41 @@ def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device=
         slots[0, start : start + count] = torch.tensor(
             [int(table[row, p // block_tokens]) * block_tokens + p % block_tokens for p in range(length - count, length)]
         )
+    if kv_dtype is not None:
+        keeper = memory(kv_dtype, num_blocks, block_tokens, shape.kv_heads, shape.head_dim)
+        kv, scales = compress_into(keeper, kv), keeper.kv_scales
     num_tokens = batch.num_tokens + padding
     wide = torch.randn(token_room(num_tokens), shape.heads + 2, shape.head_dim).to(dtype)  # q may be a view of a packed product
     q = wide[:num_tokens, : shape.heads]
     reference, backend = ReferenceAttention(), TritonAttention(tuning, use_cudnn=True)
-    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
+    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv if scales is not None else kv.float(), shape, scales)
     batch = type(batch)(**{name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(batch).items()})
     wide = wide.to(device)
-    q, kv = wide[:num_tokens, : shape.heads], kv.to(device)
+    q, kv, scales = wide[:num_tokens, : shape.heads], kv.to(device), scales if scales is None else scales.to(device)
     plan = backend.plan(batch, 0, table.to(device), block_tokens)
     for _ in range(2):  # the second layer finds the work listed, and the counters as they must be
-        got = backend.run(plan, q, kv, shape)
+        got = backend.run(plan, q, kv, shape, scales)
         assert got.dtype == dtype
         torch.testing.assert_close(got.cpu().float(), want, atol=atol, rtol=atol)
     assert not got[batch.num_tokens :].any()
+
+
+def compress_into(keeper, kv):
+    """Fill the keeper's memory with kv; where that has none, with what would show if it were read."""
+    stored, new = compressed(kv.transpose(1, 2), keeper.kv.dtype, keeper.kv_scales)  # [num_blocks, block_tokens, 2, kv_heads, ...]
+    keeper.kv.copy_(stored.transpose(1, 2))
+    if new is not None:
+        keeper.kv_scales.copy_(new.transpose(1, 2))
+    return keeper.kv
+
+
+@pytest.mark.parametrize("slices", [DECODES, FEW, MIXED], ids=["decodes", "few", "mixed"])
+@pytest.mark.parametrize("kv_dtype", sorted(COMPRESSED))
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block_tokens"), [(4, 2, 24, 8), (3, 1, 32, 16)])
+def test_compressed_memory(slices, kv_dtype, heads, kv_heads, head_dim, block_tokens):
+    torch.manual_seed(0)
+    compare(slices, AttentionShape(heads, kv_heads, head_dim, 0.3), block_tokens, torch.float16, kv_dtype=kv_dtype, padding=1)
+    compare(slices, AttentionShape(heads, kv_heads, head_dim, 0.3, 20, 5.0), block_tokens, torch.float32, kv_dtype=kv_dtype, atol=1e-5)
 
 
 @pytest.mark.parametrize("slices", [DECODES, FEW, MIXED], ids=["decodes", "few", "mixed"])
@@ -131,6 +155,14 @@ def test_fresh_prompts_go_to_cudnn(slices, calls):
     assert calls == [num_fresh] * 6
 
 
+@pytest.mark.parametrize("kv_dtype", sorted(COMPRESSED))
+def test_cudnn_is_given_what_was_compressed(kv_dtype, calls):
+    torch.manual_seed(0)
+    slices = [(2, 1, 35), (0, 19, 19)]
+    compare(slices, AttentionShape(2, 1, 16, 0.3), 8, torch.float16, num_fresh=1, kv_dtype=kv_dtype)
+    assert calls == [1, 1]
+
+
 def test_what_cudnn_cannot_do(calls):
     torch.manual_seed(0)
     slices = [(2, 1, 35), (0, 19, 19)]
@@ -163,6 +195,17 @@ def test_ragged_calls_have_few_shapes():
     assert shapes([4096] * 4) == shapes([4095] * 4) == shapes([2100, 4096, 3000, 4000]) == (16384, 4096, 8)
     assert shapes([100, 30]) == (130, 1024, 2)
     assert shapes([900] * 17) == (16384, 1024, 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
+@pytest.mark.parametrize("kv_dtype", sorted(COMPRESSED))
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
+def test_compressed_memory_on_the_device(kv_dtype, heads, kv_heads, head_dim):
+    torch.manual_seed(0)
+    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5)
+    for slices in ([(2, 1, 700), (0, 1, 5), (3, 1, 1300), (4, 1, 128)], [(2, 1, 700), (0, 150, 150), (3, 1200, 1300), (4, 3, 500)]):
+        compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, kv_dtype=kv_dtype)
 
 
 @pytest.mark.gpu

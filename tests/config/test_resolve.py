@@ -205,6 +205,16 @@ def test_what_cannot_be_done_is_refused_by_name(flags: dict[str, Any], name: str
     assert caught.value.name == name
 
 
+def test_compressed_kv_goes_only_where_it_is_read() -> None:
+    assert decide({"kv_cache_dtype": "fp8"}, device=Device.named("h200")).kv_dtype == "fp8_e4m3"
+    assert decide({"kv_cache_dtype": "int8"}, device=Device.named("a100")).kv_dtype == "int8"
+    assert decide({"kv_cache_dtype": "int8", "attention_backend": "reference"}).kv_dtype == "int8"
+    with pytest.raises(ConfigError, match="--attention-backend reference, which is slow"):
+        decide({"kv_cache_dtype": "int8"})
+    with pytest.raises(ConfigError, match="does not convert it; use fp8_e5m2, int8 or auto"):
+        decide({"kv_cache_dtype": "fp8"}, device=Device.named("a100"))
+
+
 def test_threshold_of_long_prompts_follows_where_several_partial_prefills_are_allowed() -> None:
     assert decide({"max_num_partial_prefills": 2}).long_prefill_token_threshold == 163
     assert decide({"max_num_partial_prefills": 2, "long_prefill_token_threshold": 50}).long_prefill_token_threshold == 50

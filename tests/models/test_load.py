@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -114,6 +116,22 @@ def test_tied_heads_share_the_table_and_a_stored_copy_is_explained():
 def test_computed_tables_of_older_files_are_explained():
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.rotary_emb.inv_freq": torch.ones(4)}
     loaded = load(build_model(tiny(), SETTINGS), tensors_for(tiny(), **extra))
+    assert set(loaded.explained) == set(extra)
+
+
+@pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale")])
+def test_scales_of_an_fp8_cache_are_used_where_there_is_one(names):
+    c = tiny()
+    values = torch.tensor(0.25), torch.tensor([1.5])  # either shape is met
+    extra = {f"model.layers.{i}.self_attn.{name}": lazy(value) for i, value in enumerate(values) for name in names}
+    settings = replace(SETTINGS, kv_dtype="fp8_e4m3")
+    model = build_model(c, settings)
+    load(model, {**tensors_for(c), **extra})
+    assert [layer.kv_scales.tolist() for layer in model.attention_layers] == [[0.25, 0.25], [1.5, 1.5]]
+    without = build_model(c, settings)
+    load(without, tensors_for(c))
+    assert [layer.kv_scales.tolist() for layer in without.attention_layers] == [[1.0, 1.0]] * 2
+    loaded = load(build_model(c, SETTINGS), {**tensors_for(c), **extra})
     assert set(loaded.explained) == set(extra)
 
 

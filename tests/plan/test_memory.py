@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
+from octavo.core.kv.layout import lay_out
 from octavo.plan.devices import GIB, MIB, Device
 from octavo.plan.memory import (
     kv_bytes_per_token,
@@ -18,7 +20,11 @@ from octavo.plan.memory import (
     sequence_blocks,
     weight_bytes,
 )
+from octavo.worker.memory import allocate, bind
+from tests.attention.kv_memory import Keeper
 from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B, QWEN25_32B
+
+HEADS_OF_64 = {**LLAMA3_8B, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 5}
 
 
 def read(config: dict[str, Any]) -> Architecture:
@@ -80,6 +86,35 @@ def test_the_plan_adds_up_and_agrees_with_its_parts() -> None:
     assert plan.fits[-1] == (8192, int(plan.max_concurrency))
     counts = [count for _, count in plan.fits]
     assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "least"), [(LLAMA3_8B, 1.96), (QWEN3_06B, 1.96), (HEADS_OF_64, 1.93)], ids=["llama3", "qwen3", "narrow"]
+)
+def test_compressed_formats_hold_what_the_plan_says(config: dict[str, Any], least: float) -> None:
+    """The engine's arena for the planned bytes: within a percent of them, scales counted, and nearly twice the tokens of bfloat16."""
+    device, arch = Device.named("h200"), read(config)
+    tokens: dict[str, int] = {}
+    for kind in ("bfloat16", "fp8", "fp8_e5m2", "int8"):
+        settings = resolve(EngineConfig.from_flags(kv_cache_memory_bytes="512M", kv_cache_dtype=kind, max_model_len=256), config, device)
+        plan = plan_memory(arch, settings, device)
+        layout = lay_out([layer.kv_spec() for layer in keepers(arch, settings.kv_dtype)], settings.block_size, settings.kv_bytes)
+        arena = allocate(layout, torch.device("cpu"))
+        layers = keepers(arch, settings.kv_dtype)
+        bind(layers, layout, arena)
+        assert 0.99 * settings.kv_bytes < arena.numel() <= settings.kv_bytes
+        held = {layer.kv.shape[0] * layer.kv.shape[2] for layer in layers}
+        assert held == {plan.kv_tokens}
+        used = sum(layer.kv.nbytes + (layer.kv_scales.nbytes if kind == "int8" else 0) for layer in layers)
+        assert used == arena.numel() == plan.kv_tokens * plan.kv_bytes_per_token
+        tokens[settings.kv_dtype] = plan.kv_tokens
+    assert tokens["fp8_e4m3"] == tokens["fp8_e5m2"] >= 1.99 * tokens["bfloat16"]
+    assert tokens["int8"] >= 0.99 * least * tokens["bfloat16"]
+    assert 2 * arch.head_dim / (arch.head_dim + 2) >= least
+
+
+def keepers(arch: Architecture, kv_dtype: str) -> list[Keeper]:
+    return [Keeper(kv_dtype, arch.kv_heads, arch.head_dim) for _ in arch.layers]
 
 
 def test_smaller_numbers_hold_twice_as_many_tokens() -> None:

@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1}
+SCALE_BYTES = {"int8": 2}  # of the float16 scale that goes with each token's K, and its V, of each head
 
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def _token_bytes(num_kv_heads: int, head_dim: int, dtype: str) -> int:
+    """K and V of a token with their scales."""
+    return 2 * num_kv_heads * (head_dim * DTYPE_BYTES[dtype] + SCALE_BYTES.get(dtype, 0))
 
 
 class KVSpec(Protocol):
@@ -51,7 +57,7 @@ class PagedSpec:
 
     @property
     def token_bytes(self) -> int:
-        return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)
@@ -80,7 +86,7 @@ class WindowSpec:
 
     @property
     def token_bytes(self) -> int:
-        return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)

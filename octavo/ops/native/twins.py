@@ -9,6 +9,7 @@ import torch
 from octavo.ops.embedding import embedding
 from octavo.ops.linear import added
 from octavo.ops.native.binding import DTYPES, Native, Op
+from octavo.ops.rope_and_write import rope_and_write
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
 SMALL = 1 << 14  # elements up to which an element-wise operation is not worth waking other threads
@@ -152,7 +153,10 @@ class Twins:
         q_norm: torch.Tensor | None,
         k_norm: torch.Tensor | None,
         eps: float,
+        scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if scales is not None:
+            return rope_and_write(qkv, kv, positions, slots, cos_sin, q_norm, k_norm, eps, scales)
         qkv = _rows(qkv)
         block_tokens, kv_heads, head_dim = kv.shape[2:]
         tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.kv_format import LARGEST, scaling
 from octavo.ops.room import token_room
 from octavo.ops.triton.norm import rms_norm
 
@@ -58,9 +59,25 @@ def _partly_rotated(x, head, mask, weight, cos_sin, norm, value, at, D: tl.const
 
 
 @triton.jit
+def _compressed(first, second, inside, whole, own, mask, SCALED: tl.constexpr, LIMIT: tl.constexpr):
+    """What is stored of both halves [HB, HALF] of heads: by the scale at `whole` (fp8), or by new ones, which go to `own` [HB] (int8)."""
+    if SCALED == 1:
+        scale = tl.load(whole)
+        first, second = first / scale, second / scale
+    else:
+        largest = tl.max(tl.where(inside, tl.maximum(tl.abs(first), tl.abs(second)), 0.0), axis=1)
+        new = (largest / LIMIT).to(own.dtype.element_ty)  # [HB], rounded before it is divided by
+        tl.store(own, new, mask=mask)
+        scale = tl.where(new > 0, new.to(tl.float32), 1.0)[:, None]
+        first, second = tl.floor(first / scale + 0.5), tl.floor(second / scale + 0.5)
+    return tl.clamp(first, -LIMIT, LIMIT), tl.clamp(second, -LIMIT, LIMIT)
+
+
+@triton.jit
 def _rope_and_write(
-    qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv_stride, block_stride,
+    qkv, q_out, kv, scales, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv_stride, block_stride, scale_stride,
     block_tokens: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, NORM: tl.constexpr, HB: tl.constexpr, HALF: tl.constexpr,
+    SCALED: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -91,12 +108,16 @@ def _rope_and_write(
     if is_v:
         source = row + (heads + kv_heads) * D + head[:, None] * D + at[None, :]
         target += block_tokens * kv_heads * D
-        tl.store(target, tl.load(source, mask=inside, other=0.0).to(kv.dtype.element_ty), mask=inside)
-        tl.store(target + D // 2, tl.load(source + D // 2, mask=inside, other=0.0).to(kv.dtype.element_ty), mask=inside)
+        first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+        second = tl.load(source + D // 2, mask=inside, other=0.0).to(tl.float32)
     else:
         first, second = _normed_rotated(row + heads * D, head, mask, k_norm, table, eps, D, ROTATED, NORM, HALF)
-        tl.store(target, first.to(kv.dtype.element_ty), mask=inside)
-        tl.store(target + D // 2, second.to(kv.dtype.element_ty), mask=inside)
+    if SCALED > 0:
+        own = scales + (slot // block_tokens) * scale_stride + (slot % block_tokens + tl.where(is_v, block_tokens, 0)) * kv_heads + head
+        first, second = first.to(qkv.dtype.element_ty).to(tl.float32), second.to(qkv.dtype.element_ty).to(tl.float32)  # as they are without
+        first, second = _compressed(first, second, inside, scales + is_v.to(tl.int32), own, mask, SCALED, LIMIT)
+    tl.store(target, first.to(kv.dtype.element_ty), mask=inside)
+    tl.store(target + D // 2, second.to(kv.dtype.element_ty), mask=inside)
 
 
 def rope_and_write(
@@ -108,6 +129,7 @@ def rope_and_write(
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
     eps: float,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     num_tokens, (_, _, block_tokens, kv_heads, head_dim) = qkv.shape[0], kv.shape
     heads = qkv.shape[1] // head_dim - 2 * kv_heads
@@ -120,8 +142,10 @@ def rope_and_write(
     if num_tokens:
         parts = triton.cdiv(heads, _HEADS_AT_ONCE) + 2 * triton.cdiv(kv_heads, _HEADS_AT_ONCE)
         _rope_and_write[(num_tokens, parts)](
-            qkv, q_out, kv, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv.stride(0), kv.stride(0),
+            qkv, q_out, kv, scales, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv.stride(0), kv.stride(0),
+            0 if scales is None else scales.stride(0),
             block_tokens=block_tokens, D=head_dim, ROTATED=0 if cos_sin is None else cos_sin.shape[1], NORM=q_norm is not None,
-            HB=_HEADS_AT_ONCE, HALF=triton.next_power_of_2(head_dim // 2), num_warps=4,
+            HB=_HEADS_AT_ONCE, HALF=triton.next_power_of_2(head_dim // 2), SCALED=scaling(scales), LIMIT=LARGEST.get(kv.dtype, 0.0),
+            num_warps=4,
         )  # fmt: skip
     return q_out
