@@ -35,7 +35,7 @@ def check(expected, texts) -> None:
     "flags",
     [
         pytest.param({"max_num_batched_tokens": 7, "block_size": 8}, id="budget-7-block-8"),
-        pytest.param({"max_num_batched_tokens": 64, "block_size": 16, "async_scheduling": False}, id="budget-64-no-overlap"),
+        pytest.param({"max_num_batched_tokens": 64, "block_size": 16, "async_scheduling": True}, id="budget-64-overlap"),
         pytest.param({"max_num_batched_tokens": 2048, "block_size": 32, "enable_prefix_caching": False}, id="budget-2048-block-32"),
         pytest.param({"max_num_seqs": 1, "block_size": 128}, id="alone-block-128"),
     ],

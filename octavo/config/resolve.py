@@ -59,7 +59,7 @@ def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
         scheduling_policy=asked.scheduler.scheduling_policy,
         max_num_partial_prefills=asked.scheduler.max_num_partial_prefills,
         max_long_partial_prefills=asked.scheduler.max_long_partial_prefills,
-        overlap_depth=0 if asked.scheduler.async_scheduling is False else 1,
+        overlap_depth=_overlap_depth(asked, device, reasons),
         executor_backend=asked.parallel.distributed_executor_backend or ("uni" if asked.parallel.world_size == 1 else "mp"),
         logits_processors=asked.model.logits_processors,
         optimization_level=asked.compilation.optimization_level,
@@ -77,6 +77,15 @@ def _refuse_unbuilt(asked: EngineConfig) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(asked.parallel, name) > 1:
             raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
+
+
+def _overlap_depth(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> int:
+    given = asked.scheduler.async_scheduling
+    if given is None and device.kind == "cpu" and asked.parallel.world_size == 1:
+        # There is no device beside the host: a step runs while it is submitted, and with overlap every token would wait for the next step.
+        reasons["overlap_depth"] = "steps run on the host itself, so there is nothing to overlap"
+        return 0
+    return 0 if given is False else 1
 
 
 def _dtype(asked: EngineConfig, arch: Architecture, device: Device, reasons: dict[str, str]) -> str:

@@ -25,7 +25,7 @@ class SchedulerConfig:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], Flag("order of requests: first come first served, or the request's priority (lower first)")
     ] = "fcfs"
-    async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on")] = None
+    async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on, but for one process on CPU")] = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills"):

@@ -222,7 +222,12 @@ def test_threshold_of_long_prompts_follows_where_several_partial_prefills_are_al
 
 
 def test_overlap_can_be_switched_off() -> None:
-    assert (decide().overlap_depth, decide({"async_scheduling": False}).overlap_depth) == (1, 0)
+    gpu = Device.named("h200")
+    assert (decide(device=gpu).overlap_depth, decide({"async_scheduling": False}, device=gpu).overlap_depth) == (1, 0)
+
+
+def test_on_a_cpu_there_is_nothing_to_overlap_unless_asked() -> None:
+    assert (decide().overlap_depth, decide({"async_scheduling": True}).overlap_depth) == (0, 1)
 
 
 def test_graphs_by_level_and_device() -> None:
