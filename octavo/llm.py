@@ -13,6 +13,7 @@ from octavo.config.model import DEFAULT_MODEL
 from octavo.engine.build import build_engine, open_model
 from octavo.engine.messages import Abort, Add, Ask, Finish
 from octavo.logs import start_logging
+from octavo.plan.fit import Timing
 from octavo.progress import Progress
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -123,6 +124,10 @@ class LLM:
     def get_metrics(self) -> dict[str, Any]:
         """The engine's gauges and counters."""
         return self._loop.stats()
+
+    def get_step_log(self) -> list[Timing]:
+        """What the last steps were, and how long they took: what the cost model is fitted to."""
+        return self._loop.step_log.timings()
 
     def reset_prefix_cache(self) -> bool:
         return self._loop.scheduler.reset_prefix_cache()

@@ -13,6 +13,7 @@ from octavo.core.plan import Plan
 from octavo.core.scheduler import Scheduler
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.steps import StepLog
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class EngineLoop:
         self.flight: deque[tuple[Plan, StepFuture]] = deque()
         self.step_ended_at_s = clock()
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
+        self.step_log = StepLog()
         self.stopping = False
         self._warn_at = 1  # preemptions
 
@@ -83,7 +85,9 @@ class EngineLoop:
                         self.scheduler.abort_all()
 
     def step(self) -> None:
-        plan = self.scheduler.plan(self.clock())
+        now_s = self.clock()
+        self.step_log.begin(now_s)
+        plan = self.scheduler.plan(now_s)
         if plan is not None:
             self._submit(plan)
         if self.flight and (len(self.flight) > self.depth or plan is None):
@@ -98,6 +102,8 @@ class EngineLoop:
         self.executor.close()
 
     def _add(self, add: Add) -> None:
+        if not self.busy:
+            self.step_log.rest()
         try:
             self.scheduler.add([add.request])
         except InvalidRequest as refusal:
@@ -124,8 +130,10 @@ class EngineLoop:
             return
         now_s = self.clock()
         self.step_ended_at_s = now_s
-        self.step_tokens.add(plan.num_tokens)
-        self.step_sequences.add(len(plan.slices))
+        shape = self.scheduler.flight[0].shape
+        self.step_log.end(shape, now_s)
+        self.step_tokens.add(shape.num_tokens)
+        self.step_sequences.add(shape.num_sequences)
         self.outbox.send(self.scheduler.commit(plan, output, now_s))
         self._warn_of_preemptions()
 
@@ -140,11 +148,14 @@ class EngineLoop:
         """A step raised: its sequences end with the reason, all others go on."""
         log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
         self.step_ended_at_s = self.clock()
+        self.step_log.rest()
         self.outbox.send(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
     def _answer(self, what: str) -> object:
         if what == "stats":
             return self.stats()
+        if what == "step_log":
+            return self.step_log.timings()
         if what == "reset_prefix_cache":
             return self.scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")

@@ -34,7 +34,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "engine.inline": (*HANDS, "engine"),
     "engine": ("core", "config", "plan", *BASE),
     "metrics": ("types", "engine.client"),
-    "llm": ("engine", "config", "text", "progress", "models.checkpoint", *BASE),
+    "llm": ("engine", "config", "plan", "text", "progress", "models.checkpoint", *BASE),
     "async_llm": ("engine", "config", "text", "models.checkpoint", *BASE),
     "serve": ("async_llm", "engine", "config", "text", "metrics", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),

@@ -1,0 +1,41 @@
+"""How long steps took: the last few thousand, always kept, for the cost model to learn from."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from octavo.core.plan import StepShape
+from octavo.plan.fit import Timing
+
+KEPT = 8192
+
+
+class StepLog:
+    """A step's time is the distance from the end of the step before, so it includes whatever the host did not hide; after a rest, from its
+    own beginning."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._timings: deque[Timing] = deque(maxlen=kept)
+        self._since_s: float | None = None
+
+    def begin(self, now_s: float) -> None:
+        """A step is about to be planned."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def end(self, shape: StepShape, now_s: float) -> None:
+        """The oldest step has ended."""
+        assert self._since_s is not None, "a step begins before it ends"
+        self._timings.append(Timing(shape, now_s - self._since_s))
+        self._since_s = now_s
+
+    def rest(self) -> None:
+        """The time until the next step begins is no step's: there was nothing to do, or a step failed."""
+        self._since_s = None
+
+    def timings(self) -> list[Timing]:
+        """Oldest first."""
+        return list(self._timings)
+
+    def clear(self) -> None:
+        self._timings.clear()
