@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import subprocess
 import sys
@@ -43,3 +45,11 @@ assert precompile.start(root / "triton", 90, 2)._pids == ()
 def test_kernels_compiled_ahead_are_found(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, env=environment, timeout=120)
+
+
+def test_the_list_knows_the_kernels_as_they_are():
+    """A kernel whose arguments have changed must be recorded again."""
+    from octavo.ops.triton.precompile import KNOWN
+
+    for module, name, data in json.loads(KNOWN.read_text()):
+        assert list(json.loads(data)["signature"]) == list(getattr(importlib.import_module(module), name).arg_names), name
