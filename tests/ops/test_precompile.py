@@ -48,7 +48,7 @@ def test_kernels_compiled_ahead_are_found(tmp_path):
 
 
 def test_the_list_knows_the_kernels_as_they_are():
-    """A kernel whose arguments have changed must be recorded again."""
+    """Entries of a kernel whose arguments have changed are recorded again or, without a card, left out."""
     from octavo.ops.triton.precompile import KNOWN
 
     for module, name, data in json.loads(KNOWN.read_text()):
