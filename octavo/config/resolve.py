@@ -32,13 +32,18 @@ class _Batch:
     max_num_batched_tokens: int
 
 
-def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False) -> Resolved:
-    """Decide every setting. `checkpoint` is the model's config.json, overrides applied; `offline` takes the larger step of `LLM`.
+def resolve(
+    asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False, planned: bool = False
+) -> Resolved:
+    """Decide every setting. `checkpoint` is the model's config.json, overrides applied; `offline` takes the larger step of `LLM`;
+    `planned` allows layouts over devices that this version does not run, to say what they would hold.
 
     Raises `ConfigError`, which names the flag, the value and what works, and `UnsupportedModel`.
     """
-    arch = Architecture.from_config(checkpoint)
-    _refuse_unbuilt(asked)
+    whole = Architecture.from_config(checkpoint)
+    if not planned:
+        _refuse_unbuilt(asked)
+    arch = _one_rank(asked, whole)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     dtype = _dtype(asked, arch, device, reasons)
     limit = _model_limit(asked, arch, reasons)
@@ -60,6 +65,9 @@ def resolve(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
         max_num_partial_prefills=asked.scheduler.max_num_partial_prefills,
         max_long_partial_prefills=asked.scheduler.max_long_partial_prefills,
         overlap_depth=_overlap_depth(asked, device, reasons),
+        tensor_parallel_size=asked.parallel.tensor_parallel_size,
+        pipeline_parallel_size=asked.parallel.pipeline_parallel_size,
+        data_parallel_size=asked.parallel.data_parallel_size,
         executor_backend=asked.parallel.distributed_executor_backend or ("uni" if asked.parallel.world_size == 1 else "mp"),
         logits_processors=asked.model.logits_processors,
         optimization_level=asked.compilation.optimization_level,
@@ -77,6 +85,16 @@ def _refuse_unbuilt(asked: EngineConfig) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(asked.parallel, name) > 1:
             raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
+
+
+def _one_rank(asked: EngineConfig, arch: Architecture) -> Architecture:
+    """What one device holds. Raises `ConfigError` where the layers or their heads cannot be divided so."""
+    tensor, pipeline = asked.parallel.tensor_parallel_size, asked.parallel.pipeline_parallel_size
+    if arch.heads % tensor:
+        raise ConfigError("tensor_parallel_size", tensor, f"it must divide the model's {arch.heads} attention heads")
+    if pipeline > arch.num_layers:
+        raise ConfigError("pipeline_parallel_size", pipeline, f"the model has {arch.num_layers} layers; use at most that")
+    return memory.one_rank(arch, tensor, pipeline)
 
 
 def _overlap_depth(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> int:

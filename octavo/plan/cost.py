@@ -17,7 +17,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.core.plan import StepShape
 from octavo.plan.devices import Device
-from octavo.plan.memory import kv_bytes_per_token, num_parameters
+from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank
 
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
@@ -61,24 +61,25 @@ class Roofline:
 
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> Roofline:
-        """Of one rank: with tensor parallelism every layer's bytes and products are divided; a pipeline's stages are counted as one."""
+        """Of the ranks that share each layer. A pipeline's stages count as one: its step takes as long, though others can follow sooner."""
         bandwidth, flops = rates(device, settings.dtype)
         size, ranks = DTYPE_BYTES[settings.dtype], settings.tensor_parallel_size
+        arch = one_rank(arch, ranks)
         head = arch.vocab * arch.hidden
         layers = num_parameters(arch) - head * (1 if arch.tied_embeddings else 2)
-        token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth / ranks
+        token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth
         windows = [layer.window for layer in arch.layers if layer.window is not None]
         moved = 8 * arch.hidden + 2 * (arch.q_dim + arch.kv_dim) + 4 * arch.intermediate  # read and written, for each token and layer
         collectives = 2 * arch.num_layers if ranks > 1 else 0
         return Roofline(
             step_s=STEP_S[device.kind] + LAYER_S[device.kind] * arch.num_layers,
-            weights_s=(layers + head) * size / bandwidth / ranks,
-            token_products_s=2 * layers / flops / ranks,
-            sampled_products_s=2 * head / flops / ranks,
-            pair_s=4 * arch.q_dim * arch.num_layers / flops / ranks,
+            weights_s=(layers + head) * size / bandwidth,
+            token_products_s=2 * layers / flops,
+            sampled_products_s=2 * head / flops,
+            pair_s=4 * arch.q_dim * arch.num_layers / flops,
             kv_token_s=token_bytes * (arch.num_layers - len(windows)),
             windows=tuple((window, token_bytes * windows.count(window)) for window in sorted(set(windows))),
-            token_activations_s=moved * arch.num_layers * size / bandwidth / ranks,
+            token_activations_s=moved * arch.num_layers * size / bandwidth,
             sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,

@@ -6,7 +6,7 @@ The engine sizes its KV cache with these functions when it starts, and `octavo p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.config.architecture import Architecture, Norms, QkNorm
 from octavo.config.resolved import Resolved
@@ -62,6 +62,23 @@ def num_parameters(arch: Architecture) -> int:
     norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]
     embeddings = arch.vocab * arch.hidden * (1 if arch.tied_embeddings else 2)
     return embeddings + arch.num_layers * (attention + biases + mlp + norms) + arch.hidden
+
+
+def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture:
+    """The shapes of what one device holds: its heads, its part of the MLP and of the vocabulary, its stage's layers.
+
+    Where there are fewer key/value heads than ranks, ranks hold copies. Embedding and head are counted on every stage.
+    """
+    if tensor == pipeline == 1:
+        return arch
+    return replace(
+        arch,
+        heads=arch.heads // tensor,
+        kv_heads=max(1, arch.kv_heads // tensor),
+        intermediate=-(-arch.intermediate // tensor),
+        vocab=-(-arch.vocab // tensor),
+        layers=arch.layers[: -(-arch.num_layers // pipeline)],
+    )
 
 
 def weight_bytes(arch: Architecture, dtype: str) -> int:
@@ -133,7 +150,8 @@ LENGTHS = (1024, 4096, 16384, 32768, 131072)
 
 
 def plan_memory(arch: Architecture, settings: Resolved, device: Device, lengths: Sequence[int] = LENGTHS) -> MemoryPlan:
-    """The budget that these settings give."""
+    """The budget that these settings give, of one device."""
+    arch = one_rank(arch, settings.tensor_parallel_size, settings.pipeline_parallel_size)
     taken = costs(
         arch, settings.dtype, device.kind, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
         settings.block_size, len(settings.graph_sizes),

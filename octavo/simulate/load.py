@@ -124,7 +124,9 @@ class Synthetic:
         return Arrival(at_s, tokens, output_len, number, 0, shared if self.shared_len else own if self.turns > 1 else None)
 
     def _draw(self, source: random.Random) -> tuple[int, int]:
-        kind = source.choices(self.kinds, [kind.share for kind in self.kinds])[0] if len(self.kinds) > 1 else self.kinds[0]
+        kind, *others = self.kinds
+        if others:
+            (kind,) = source.choices(self.kinds, [kind.share for kind in self.kinds])
         return pick(source, kind.input_len), pick(source, kind.output_len)
 
 

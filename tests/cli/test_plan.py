@@ -44,7 +44,7 @@ def test_overrides_count(folder: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_page_is_one_screen_and_says_how_to_repeat_it(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", folder, "--device", "h100"]) == 0
     text = capsys.readouterr().out
-    assert len(text.splitlines()) < 30
+    assert len(text.splitlines()) < 40
     size = text.split("--kv-cache-memory-bytes ")[1].split()[0]
     assert main(["plan", folder, "--device", "h100", "--json", "--kv-cache-memory-bytes", size]) == 0
     again = json.loads(capsys.readouterr().out)
@@ -75,3 +75,25 @@ def test_an_architecture_that_is_not_known(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "config.json").write_text('{"architectures": ["StrangeForCausalLM"]}')
     assert main(["plan", str(tmp_path)]) == 1
     assert "LlamaForCausalLM" in capsys.readouterr().err
+
+
+def test_predictions_and_what_a_load_needs(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h200", "--json", "--load-output", "100000", "--input-len", "256", "--output-len", "256"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    capacity = plan["predicted"]["output_tokens_per_s"]
+    assert plan["load"]["prompt_tokens_per_s"] == 100_000
+    assert plan["load"]["devices"][0] == -(-100_000 // (0.85 * capacity))
+    assert plan["cpu_cores"] == 3
+
+
+def test_layouts_in_a_table(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--device", "h200", "--compare", "tp1", "tp2", "dp4tp2", "tp3", "--json"]) == 0
+    one, two, many, wrong = json.loads(capsys.readouterr().out)["layouts"]
+    assert (one["devices"], two["devices"], many["devices"], many["cpu_cores"]) == (1, 2, 8, 17)
+    assert two["itl_s"] < one["itl_s"]
+    assert two["kv_tokens"] > 2 * one["kv_tokens"], "the weights are shared"
+    assert many["kv_tokens"] == 4 * two["kv_tokens"]
+    assert "32 attention heads" in wrong["refused"]
+    assert main(["plan", folder, "--device", "h200", "--compare", "tp1", "tp3"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["plan", folder, "--compare", "xp1"]) == 2

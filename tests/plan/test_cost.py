@@ -67,7 +67,7 @@ def test_ranks_that_share_layers_divide_the_work_and_pay_for_talking():
     arch, settings, device = parts(LLAMA3_8B)
     one = Roofline.of(arch, settings, device).terms(decode(64, 500))
     two = Roofline.of(arch, replace(settings, tensor_parallel_size=2), device).terms(decode(64, 500))
-    assert two.weights == pytest.approx(one.weights / 2)
+    assert two.weights == pytest.approx(one.weights / 2, rel=1e-3)
     assert two.kv == pytest.approx(one.kv / 2)
     assert two.collectives > one.collectives == 0
 
