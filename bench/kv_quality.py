@@ -2,8 +2,10 @@
 
 python -m bench.kv_quality [--tokens 4096] [--window 512] [--device cpu] [--text FILE]
 
-"scaled" gives each layer the scales that a calibrated checkpoint would bring (k_scale, v_scale): its largest magnitude over the format's,
-rounded up to a power of two, so that values are rounded as without scales unless they were too small for the format.
+"scaled" gives each layer the scales that a calibrated checkpoint would bring (k_scale, v_scale): of several between one and two times
+its largest magnitude over the format's, the ones with the least error over a window of text after the measured ones. A part of K's
+error that is the same for all tokens of a head does not count, since attention does not see it.
+
 The text is cut into windows that are read each by itself, from an empty context, in steps of half a window.
 """
 
@@ -23,7 +25,7 @@ from octavo.config.resolved import Resolved
 from octavo.context import ForwardContext
 from octavo.core.plan import Admission, Plan, Slice
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
-from octavo.ops.kv_format import FP8, LARGEST, kv_dtype
+from octavo.ops.kv_format import LARGEST, compressed, kv_dtype, restored
 from octavo.plan.memory import kv_bytes_per_token
 from octavo.types import SamplingParams
 from octavo.worker.build import build_runner
@@ -31,6 +33,7 @@ from octavo.worker.runner import Runner
 
 TEXT = Path("/usr/share/common-licenses/GPL-3")
 GREEDY = SamplingParams(temperature=0.0)
+NUM_CANDIDATES = 16  # scales tried for each of K and V of a layer
 
 
 def loss(runner: Runner, windows: list[tuple[int, ...]]) -> float:
@@ -41,7 +44,12 @@ def loss(runner: Runner, windows: list[tuple[int, ...]]) -> float:
         blocks = tuple(range(-(-len(window) // block_tokens)))
         admitted = (Admission(0, number + 1, GREEDY, 0, window, len(window), 0, (blocks,) * len(runner.layout.groups)),)
         half = len(window) // 2
-        logits = [step(runner, Plan(0, (Slice(0, number + 1, half, 0, False, window[:half]),), admitted, retired=(0,) if number else ()))]
+        logits = [
+            step(
+                runner,
+                Plan(0, (Slice(0, number + 1, half, 0, False, window[:half]),), admitted, retired=(0,) if 0 in runner.rows.held else ()),
+            )
+        ]
         rest = Slice(0, number + 1, len(window) - half, 0, True, window[half:])
         runner.rows.computed[0] = half
         logits.append(step(runner, Plan(0, (rest,))))
@@ -61,9 +69,23 @@ def step(runner: Runner, plan: Plan) -> torch.Tensor:
     return runner.model.logits(runner.model(ForwardContext(batch, plans)))
 
 
-def magnitudes(runner: Runner) -> list[torch.Tensor]:
-    """The largest magnitude of K and of V in each layer's memory, [2] each."""
-    return [layer.kv.abs().amax((0, 2, 3, 4)).float() for layer in runner.model.attention_layers]  # pyright: ignore[reportAttributeAccessIssue]
+def fitting_scales(runner: Runner, num_tokens: int, name: str) -> list[torch.Tensor]:
+    """The scales [2] of each layer for what the first tokens left in its memory."""
+    dtype, layers = kv_dtype(name), runner.model.attention_layers  # pyright: ignore[reportAttributeAccessIssue]
+    return [fitting(layer.kv.transpose(0, 1).flatten(1, 2)[:, :num_tokens].float(), dtype) for layer in layers]
+
+
+def fitting(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The scales [2] that suit values [2, tokens, heads, head_dim] best."""
+    least = values.abs().amax((1, 2, 3)) / LARGEST[dtype]  # [2]
+    candidates = [least * 2 ** (i / NUM_CANDIDATES) for i in range(NUM_CANDIDATES)]
+    errors: list[torch.Tensor] = []
+    for scales in candidates:
+        stored, _ = compressed(values.transpose(0, 1), dtype, scales)
+        error = restored(stored.transpose(0, 1), scales) - values
+        errors.append(torch.stack((error[0].var(0).sum(), error[1].square().mean(0).sum())))
+    best = torch.stack(errors).argmin(0)  # [2]
+    return torch.stack(candidates).gather(0, best[None])[0]
 
 
 def main() -> None:
@@ -75,7 +97,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     checkpoint = open_checkpoint(args.model)
-    tokens = checkpoint.tokenizer().encode(args.text.read_text(), False)[: args.tokens]
+    text = checkpoint.tokenizer().encode(args.text.read_text(), False)
+    tokens, other = text[: args.tokens], tuple(text[args.tokens :][: args.window])
     windows = [tuple(tokens[i : i + args.window]) for i in range(0, len(tokens) - 1, args.window)]
     architecture = Architecture.from_config(checkpoint.config)
     dtype = "float32" if args.device == "cpu" else "bfloat16"
@@ -85,12 +108,14 @@ def main() -> None:
     )  # fmt: skip
     print(f"{len(tokens)} tokens of {args.text.name} in windows of {args.window}, {args.model} in {dtype}")
     rows: list[dict[str, object]] = []
-    plain, peaks = measure(base, architecture, checkpoint, dtype, windows, None)
-    for name, scaled in ((dtype, False), ("int8", False), ("fp8_e4m3", False), ("fp8_e4m3", True), ("fp8_e5m2", False)):
-        found = plain if name == dtype else measure(base, architecture, checkpoint, name, windows, peaks if scaled else None)[0]
-        growth = math.expm1(found - plain)
-        rows.append({"kv_dtype": name, "scaled": scaled, "perplexity": math.exp(found), "growth": growth})
-        print(f"{name + ' scaled' * scaled:16} perplexity {math.exp(found):8.4f}  {growth:+.2%}", flush=True)
+    plain, runner = measure(base, architecture, checkpoint, dtype, windows)
+    loss(runner, [other])
+    scales = fitting_scales(runner, len(other), "fp8_e4m3")
+    for name, own in ((dtype, None), ("int8", None), ("fp8_e4m3", None), ("fp8_e4m3", scales), ("fp8_e5m2", None)):
+        found = plain if name == dtype else measure(base, architecture, checkpoint, name, windows, own)[0]
+        scaled = "" if own is None else " scaled"
+        rows.append({"kv_dtype": name, "scaled": bool(scaled), "perplexity": math.exp(found), "growth": math.expm1(found - plain)})
+        print(f"{name + scaled:16} perplexity {math.exp(found):8.4f}  {math.expm1(found - plain):+.2%}", flush=True)
     print(json.dumps(rows))
 
 
@@ -100,19 +125,15 @@ def measure(
     checkpoint: Checkpoint,
     name: str,
     windows: list[tuple[int, ...]],
-    peaks: list[torch.Tensor] | None,
-) -> tuple[float, list[torch.Tensor]]:
-    """Loss with this KV format, its scales from `peaks` where given; and the peaks of what is in memory at the end."""
+    scales: list[torch.Tensor] | None = None,
+) -> tuple[float, Runner]:
+    """Loss with this KV format, and the runner, which still holds what the last window left."""
     blocks = -(-base.max_model_len // base.block_size) * 4
     kv_bytes = blocks * base.block_size * kv_bytes_per_token(architecture, name)
     runner = build_runner(replace(base, kv_dtype=name, kv_bytes=kv_bytes), architecture, checkpoint, lambda stage: nullcontext())
-    if peaks is not None and name in FP8:
-        for layer, peak in zip(runner.model.attention_layers, peaks):  # pyright: ignore[reportAttributeAccessIssue]
-            layer.kv_scales.copy_((peak / LARGEST[kv_dtype(name)]).log2().ceil().exp2())
-    found = loss(runner, windows)
-    kept = magnitudes(runner) if name not in FP8 and name != "int8" else []
-    runner.close()
-    return found, kept
+    for layer, own in zip(runner.model.attention_layers, scales or ()):  # pyright: ignore[reportAttributeAccessIssue]
+        layer.kv_scales.copy_(own)
+    return loss(runner, windows), runner
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from octavo.attention.backend import AttentionShape
 from octavo.attention.reference import ReferenceAttention
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
 from octavo.context import Batch
+from octavo.ops.kv_format import COMPRESSED, FP8, compressed, kv_dtype
 from octavo.ops.room import token_room
 
 COPY_RATE = 4.24e12  # bytes/s
@@ -54,6 +55,7 @@ class Case:
     name: str
     model: str
     slices: tuple[tuple[int, int], ...]  # count, length
+    element_bytes: int = 2  # of K and V
 
     @property
     def shape(self) -> AttentionShape:
@@ -61,7 +63,7 @@ class Case:
 
     @property
     def kv_bytes(self) -> int:
-        return sum(length for _, length in self.slices) * 2 * self.shape.kv_heads * self.shape.head_dim * 2
+        return sum(length for _, length in self.slices) * 2 * self.shape.kv_heads * self.shape.head_dim * self.element_bytes
 
     @property
     def flop(self) -> int:
@@ -401,12 +403,68 @@ def measure(report: Report) -> None:
             timed(tuning)
     print(f"decodes after {report.since_s():.0f} s", flush=True)
 
+    measure_compressed(report, arena)
+    print(f"compressed formats after {report.since_s():.0f} s", flush=True)
     measure_prefill(report, arena, tiles)
     case = DECODES[0]
     given = inputs(case, arena, 1, bounded=True)
     for num_layers in (1, 3):  # the difference of two layers tells a layer's time, the rest is scheduling
         given.kvs = given.kvs[:1] * num_layers
         report.attempt("schedule", case.name, f"{num_layers} layers", lambda: {"us": layer_time(case, Tuning(), given) * num_layers * 1e6})  # noqa: B023
+
+
+def compressed_error(case: Case, name: str, arena: torch.Tensor) -> float:
+    """Relative error with K and V in a compressed format, against the reference that reads the same memory."""
+    given = inputs(case, arena, 1)
+    values = given.kvs[0].normal_().transpose(1, 2)  # [num_blocks, block_tokens, 2, kv_heads, head_dim]
+    scales = fp8_scales(name, arena.device) if name in FP8 else torch.empty((1, 2, 1, 1), dtype=torch.float16, device=arena.device)
+    stored, new = compressed(values, kv_dtype(name), scales)
+    kv = stored.transpose(1, 2).contiguous()
+    scales = scales if new is None else new.transpose(1, 2).contiguous()
+    reference, backend = ReferenceAttention(), TritonAttention()
+    want = reference.run(reference.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q.float(), kv, case.shape, scales)
+    got = backend.run(backend.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q, kv, case.shape, scales).float()
+    return float((got - want).norm() / want.norm())
+
+
+def fp8_scales(name: str, device: torch.device) -> torch.Tensor:
+    return torch.tensor([0.5, 2.0], device=device)
+
+
+def compressed_time(case: Case, name: str, arena: torch.Tensor, tuning: Tuning | None) -> float:
+    """Seconds a layer. What the memory holds does not matter."""
+    given = inputs(case, arena, 2 * layers_for(case), bounded=case in DECODES)
+    kvs = [kv.view(kv_dtype(name)).flatten() for kv in given.kvs]
+    kvs = [half.view(given.kvs[0].shape) for kv in kvs for half in kv.chunk(2)]
+    each = [torch.rand(kv.shape[:4], device=arena.device).half() for kv in kvs] if name == "int8" else []
+    whole = fp8_scales(name, arena.device)
+    backend = TritonAttention(tuning)
+
+    def step() -> None:
+        plan = backend.plan(given.batch, 0, given.table, BLOCK_TOKENS)
+        for number, kv in enumerate(kvs):
+            backend.run(plan, given.q, kv, case.shape, each[number] if each else whole)
+
+    return graph_time(step) / len(kvs)
+
+
+def measure_compressed(report: Report, arena: torch.Tensor) -> None:
+    """fp8 and int8 memory: the default tuning, and the variants that could be better."""
+    small = torch.empty(2**26, device="cuda", dtype=torch.bfloat16)
+    prefill = MIXED[0]
+    for name in sorted(COMPRESSED):
+        for slices in (CHECKED_DECODES, (*CHECKED_MIXED, (1100, 1500))):
+            for model in MODELS:
+                case = Case(f"{model} {name}", model, slices)
+                row = report.attempt("check", case.name, name, lambda: {"error": compressed_error(case, name, small)})  # noqa: B023
+                print(f"{name} {model}: error {row.get('error')}", flush=True)
+        for case in (DECODES[0], DECODES[1], DECODES[2], DECODES[7], DECODES[9], prefill):
+            halved = replace(case, name=f"{case.name} {name}", element_bytes=1)
+            variants: list[Tuning | None] = [None]
+            variants += [Tuning(tiles=tiles) for tiles in TILES] if case is prefill else [Tuning(pieces) for pieces in PIECES]
+            for tuning in variants:
+                label_ = "default" if tuning is None else label(tuning.tiles if case is prefill else tuning.pieces)
+                report.attempt("compressed", halved.name, label_, lambda: rate(halved, compressed_time(case, name, arena, tuning)))  # noqa: B023
 
 
 def measure_prefill(report: Report, arena: torch.Tensor, tiles: Sequence[TileTuning]) -> None:
