@@ -367,6 +367,10 @@ def warm(share: int, shares: int) -> None:
     arena = torch.randn(2**22, device="cuda").to(torch.bfloat16)
     report = Report()
     check(report, arena, PIECES[share::shares], TILES[share::shares], tiny=True)
+    tunings = [None, *(Tuning(pieces) for pieces in PIECES), *(Tuning(tiles=tiles) for tiles in TILES)]
+    for name, model, tuning in list(itertools.product(sorted(COMPRESSED), MODELS, tunings))[share::shares]:
+        for slices in (TINY_DECODES, TINY_MIXED) if tuning is None else (TINY_DECODES if tuning.tiles == TileTuning() else TINY_MIXED,):
+            report.attempt("warm", model, name, lambda: {"error": compressed_error(Case(model, model, slices), name, arena, tuning)})  # noqa: B023
 
 
 def measure(report: Report) -> None:
@@ -413,7 +417,7 @@ def measure(report: Report) -> None:
         report.attempt("schedule", case.name, f"{num_layers} layers", lambda: {"us": layer_time(case, Tuning(), given) * num_layers * 1e6})  # noqa: B023
 
 
-def compressed_error(case: Case, name: str, arena: torch.Tensor) -> float:
+def compressed_error(case: Case, name: str, arena: torch.Tensor, tuning: Tuning | None = None) -> float:
     """Relative error with K and V in a compressed format, against the reference that reads the same memory."""
     given = inputs(case, arena, 1)
     values = given.kvs[0].normal_().transpose(1, 2)  # [num_blocks, block_tokens, 2, kv_heads, head_dim]
@@ -421,7 +425,7 @@ def compressed_error(case: Case, name: str, arena: torch.Tensor) -> float:
     stored, new = compressed(values, kv_dtype(name), scales)
     kv = stored.transpose(1, 2).contiguous()
     scales = scales if new is None else new.transpose(1, 2).contiguous()
-    reference, backend = ReferenceAttention(), TritonAttention()
+    reference, backend = ReferenceAttention(), TritonAttention(tuning)
     want = reference.run(reference.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q.float(), kv, case.shape, scales)
     got = backend.run(backend.plan(given.batch, 0, given.table, BLOCK_TOKENS), given.q, kv, case.shape, scales).float()
     return float((got - want).norm() / want.norm())
