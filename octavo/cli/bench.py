@@ -13,6 +13,7 @@ from octavo.bench.workloads import CASES, Length, Workload, read_length
 from octavo.cli.flags import CommandLineError, Settings
 from octavo.config.engine import ENGINE_TOPICS
 from octavo.config.fields import ConfigError, Flag, at_least
+from octavo.env import cache_root
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class BenchOptions:
     """What is measured."""
 
     kind: Annotated[
-        Literal["latency", "throughput"] | None, Flag("latency: one batch, again and again; throughput: all requests at once")
+        Literal["latency", "throughput", "cost"] | None,
+        Flag("latency: one batch, again and again; throughput: all requests at once; cost: steps of many shapes, for plan and simulate"),
     ] = None
     case: Annotated[tuple[str, ...], Flag(f"known workloads: {', '.join(CASES)}")] = ()
     num_prompts: Annotated[int | None, Flag("requests of a free workload; default: 8 for latency, 256 for throughput")] = None
@@ -54,7 +56,7 @@ TOPICS = ENGINE_TOPICS
 def run(settings: Settings) -> int:
     options: BenchOptions = settings.topic(BenchOptions)
     if options.kind is None:
-        raise CommandLineError("say what to measure: octavo bench latency, or octavo bench throughput")
+        raise CommandLineError("say what to measure: octavo bench latency, octavo bench throughput or octavo bench cost")
     settings.engine()
     result = measure(options, {**settings.engine_flags(), "skip_tokenizer_init": True})
     text = json.dumps(result)
@@ -77,6 +79,8 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
         wrong = {name: found for name, found in checks.items() if not found["right"]}
         if wrong:
             return {**circumstances(sys.argv[1:]), "flags": flags, "kind": options.kind, "checks": checks, "results": {}}
+    if options.kind == "cost":
+        return _measure_costs(options, flags)
     begin_s = time.perf_counter()
     from octavo.llm import LLM
 
@@ -95,6 +99,22 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     llm.close()
     start = {"import_s": imported_s - begin_s, "init_s": ready_s - imported_s, "first_tokens_s": first_tokens_s}
     return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "checks": checks, "results": results}
+
+
+def _measure_costs(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
+    """Fit the cost model of these settings on this machine, and keep it in the cache folder."""
+    from octavo.bench import cost
+    from octavo.bench.report import circumstances
+    from octavo.llm import LLM
+
+    subject = cost.Subject.of(flags)
+    llm = LLM(**flags)
+    measured = cost.measure(llm, subject.settings, llm.info["vocab_size"], options.workload_seed)
+    llm.close()
+    found = cost.conclude(subject, measured, cache_root() / "costs")
+    for name, one in found["workloads"].items():
+        print(f"{name}: {one['measured_s']:.3f} s, simulated {one['simulated_s']:.3f} s ({one['error']:+.1%})", file=sys.stderr)
+    return {**circumstances(sys.argv[1:]), "flags": flags, "kind": "cost", "results": found}
 
 
 def _line(result: dict[str, Any]) -> str:

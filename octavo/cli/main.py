@@ -29,7 +29,7 @@ COMMANDS = {
     "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]", quiet=True),
     "chat": Command("Talk to a model, loaded here or behind --url.", "chat [MODEL] [flags]", quiet=True),
     "batch": Command("Answer a file of requests, in OpenAI's batch form.", "batch [MODEL] -i IN.jsonl -o OUT.jsonl [flags]"),
-    "bench": Command("Measure latency or throughput.", "bench latency|throughput [--case dec256] [flags]", "kind"),
+    "bench": Command("Measure latency, throughput or the cost of steps.", "bench latency|throughput|cost [--case dec256] [flags]", "kind"),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
     "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
 }

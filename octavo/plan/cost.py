@@ -16,7 +16,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.core.plan import StepShape
-from octavo.plan.devices import Device
+from octavo.plan.devices import Device, table_name
 from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank
 
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
@@ -139,7 +139,7 @@ class CostKey(NamedTuple):
     def of(arch: Architecture, settings: Resolved, device: Device) -> CostKey:
         attention = f"{arch.heads}-{arch.kv_heads}x{arch.head_dim}"
         shape = f"{arch.family}-{arch.num_layers}x{arch.hidden}x{arch.intermediate}-{attention}-{arch.vocab}"
-        name = device.name if device.kind == "cuda" else f"cpu{device.cores}"
+        name = table_name(device.name) if device.kind == "cuda" else f"cpu{device.cores}"
         layout = f"tp{settings.tensor_parallel_size}-pp{settings.pipeline_parallel_size}"
         return CostKey(shape, name, layout, f"O{settings.optimization_level}-{settings.dtype}-{settings.kv_dtype}")
 

@@ -35,9 +35,7 @@ class Device:
     @staticmethod
     def cuda(name: str, memory_bytes: int, free_bytes: int, sm: int) -> Device:
         """A GPU as its driver describes it; rates come from the table where it is known."""
-        words = set(name.lower().replace("-", " ").split())
-        known = next((device for key, device in GPUS.items() if words.issuperset(key.split("-"))), None)
-        base = known or Device(name, "cuda", memory_bytes, free_bytes)
+        base = GPUS.get(table_name(name)) or Device(name, "cuda", memory_bytes, free_bytes)
         formats = ("bfloat16", "float16") if sm >= 80 else ("float16",)
         return replace(base, name=name, memory_bytes=memory_bytes, free_bytes=free_bytes, sm=sm, fast_dtypes=formats)
 
@@ -79,6 +77,12 @@ GPUS: dict[str, Device] = {
         _gpu("rtx-3090", 24_576, 0.936, 71, 86),
     )
 }
+
+
+def table_name(name: str) -> str:
+    """The table's name of a GPU whose driver calls it so ("NVIDIA H200" is h200); where it is not in the table, the driver's."""
+    words = set(name.lower().replace("-", " ").split())
+    return next((key for key in GPUS if words.issuperset(key.split("-"))), name)
 
 
 def usable_cores() -> int:

@@ -38,7 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "async_llm": ("engine", "config", "text", "models.checkpoint", *BASE),
     "serve": ("async_llm", "engine", "config", "text", "metrics", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),
-    "bench": (*HANDS, "engine", "llm", "progress"),
+    "bench": (*HANDS, "engine", "llm", "progress", "simulate"),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
     "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
