@@ -15,7 +15,7 @@ from typing import Any
 
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 NOTHING = "No result is recorded yet."
-HEAD = ("model", "number format", "workload", "output tokens/s", "prompt tokens/s", "ms a token", "start to first tokens, s")
+HEAD = ("model", "number format", "workload", "output tokens/s", "prompt tokens/s", "ms a token", "start to first tokens, s", "logits against -O0")
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -54,8 +54,14 @@ def _row(result: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[s
         _number(one.get("output_tokens_per_s")),
         _number(one.get("prompt_tokens_per_s")),
         _number(one.get("ms_per_output_token")),
-        _number(sum(start.values())),
+        "" if result.get("checks") else _number(sum(start.values())),  # a check has imported and compiled everything before
+        _checked(result.get("checks", {}).get(name)),
     ]
+
+
+def _checked(check: Mapping[str, Any] | None) -> str:
+    """The largest error of the logits over all steps compared, and its limit."""
+    return "" if check is None else f"differ by {max(check['errors'].values()):.2g} at most (limit {check['tolerance']:g})"
 
 
 def _workload(name: str, one: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Every architecture in bfloat16 stays near its own float32 self, by the references and by what replaces them."""
 
 import pytest
-import torch
 
 from octavo.config.families import FAMILIES
 from octavo.config.resolved import Resolved
