@@ -32,17 +32,21 @@ class PromptScores:
         self._vocab_size = vocab_size
         self._readings: dict[int, _Reading] = {}
 
+    def follow(self, plan: Plan) -> None:
+        """Note which rows begin and end. `score` does it too; a plan without prompt tokens needs only this."""
+        for row in plan.retired:
+            self._readings.pop(row, None)
+        for admission in plan.admitted:
+            if admission.params.prompt_logprobs is not None and admission.index == 0:
+                self._readings[admission.row] = _Reading(admission, admission.computed)
+
     def score(self, plan: Plan, logits_at: Callable[[torch.Tensor], torch.Tensor], device: torch.device | str) -> dict[int, Scores]:
         """Scores by slice index: one for each prompt token whose predecessor is in the slice. Call once for every plan.
 
         `logits_at` gives the logits [M, width] of M positions [M] int64 in the flat batch. A sequence that resumes after preemption is
         scored again from where it restarts. Only continuation 0 of a request is scored.
         """
-        for row in plan.retired:
-            self._readings.pop(row, None)
-        for admission in plan.admitted:
-            if admission.params.prompt_logprobs is not None and admission.index == 0:
-                self._readings[admission.row] = _Reading(admission, admission.computed)
+        self.follow(plan)
         scores: dict[int, Scores] = {}
         start = 0
         for index, piece in enumerate(plan.slices if self._readings else ()):

@@ -61,6 +61,7 @@ class Runner:
         self.rows.apply(plan)
         sampled = self.graphs.step(plan, self.sampler.recipe(plan, self.rows.held))
         if sampled is not None:
+            self.prompt_scores.follow(plan)
             return sampled.fetch(plan)
         self._forward(plan)
         return self.sample(plan)

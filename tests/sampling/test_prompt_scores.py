@@ -77,3 +77,12 @@ def test_placeholders_past_the_vocabulary_are_impossible_not_an_error():
     (entry,) = NOTHING.fetch(plan, found).result().prompt_logprobs[0]
     assert entry.token_ids == (VOCAB + 2,)
     assert entry.logprobs == (-np.inf,)
+
+
+def test_a_row_given_up_in_a_step_without_prompt_tokens_is_forgotten():
+    """Its next owner did not ask: a replayed step only follows."""
+    scores = PromptScores(VOCAB)
+    assert len(run(scores, [3])) == 3
+    scores.follow(Plan(1, retired=(1,)))
+    plan = Plan(2, (Slice(1, 0, 4, 0, False),), admitted=(Admission(1, 1, SamplingParams(), 0, PROMPT, len(PROMPT), 0, ()),))
+    assert scores.score(plan, lambda at: torch.from_numpy(TABLE)[at], "cpu") == {}
