@@ -13,8 +13,9 @@ FLAGS ?=
 serve: $(VENV)/.serve
 	$(BIN)/octavo serve $(MODEL) --host 127.0.0.1 --port 8000 $(FLAGS)
 
+# One thread an operation: tests start many processes, and threads that wait for each other by spinning take the cores from one another.
 test: $(VENV)/.test
-	@$(BIN)/python -m pytest $(FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FLAGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
