@@ -40,6 +40,7 @@ class Fleet:
         self._live: dict[str, Live] = {}
         self._params: dict[int, SamplingParams] = {}
         self._number = 0
+        self._moved: set[int] = set()  # replicas that took a step since the router last heard of them
 
     def run(self) -> Record:
         """Until everything has been answered."""
@@ -50,6 +51,7 @@ class Fleet:
             if busy and busy[0][0] < at_s:
                 number = busy[0][1]
                 replica = self.replicas[number]
+                self._moved.add(number)
                 self._advance(replica, at_s if len(busy) == 1 else min(at_s, min(entry[0] for entry in busy[1:3])))
                 if replica.busy:
                     heapreplace(busy, (replica.now_s, number))
@@ -74,8 +76,9 @@ class Fleet:
         """Give the arrival to a replica; which one, or None if no replica can ever serve it."""
         if arrival.turn == 0:
             self._draw()
-        for number, replica in enumerate(self.replicas) if len(self.replicas) > 1 else ():
-            self._router.report(number, replica.load)
+        for number in self._moved:
+            self._router.report(number, self.replicas[number].load)
+        self._moved.clear()
         number = self._router.choose(len(arrival.tokens), arrival.prefix)
         params = self._params.get(arrival.output_len)
         if params is None:
