@@ -24,6 +24,7 @@ STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part 
 LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
 KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
+FEW_TOKENS = 8
 LINK_BYTES_S, LINK_S = 300e9, 8e-6  # of an all-reduce between GPUs of one host, and its start
 
 
@@ -33,6 +34,7 @@ class Terms(NamedTuple):
     step: float  # what every step costs
     weights: float  # reading them once
     products: float  # matrix products, as far as they take longer than that
+    few: float  # products of the first tokens of a step once more: some kernels are slower with few
     attention: float  # of prompt tokens with what is before them
     kv: float  # reading the context of sequences that decode
     activations: float  # moving what passes between the products
@@ -40,7 +42,7 @@ class Terms(NamedTuple):
     collectives: float  # between ranks that share each layer
 
 
-COMMON = Terms(step=1.0, weights=1.13, products=1.3, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0)
+COMMON = Terms(step=1.0, weights=1.13, products=1.3, few=0.0, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Roofline:
             self.step_s,
             self.weights_s,
             both_s - self.weights_s,
+            min(shape.num_tokens, FEW_TOKENS) * self.token_products_s,
             shape.prefill_pairs * self.pair_s,
             kv_s,
             shape.num_tokens * self.token_activations_s,

@@ -25,7 +25,8 @@ class Timing(NamedTuple):
 
 
 def fit(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
-    """The coefficients that explain the timings best. Errors are relative to a step's time, so short steps count as much as long ones.
+    """The coefficients that explain the timings best. Errors are relative to a step's time and count by its square root: a step of a long
+    prompt is rare, and takes as long as many others.
 
     Residuals are weighed by Huber's function (Huber 1964) in rounds; each round's problem is solved by coordinate descent.
     """
@@ -33,13 +34,14 @@ def fit(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
     if not timings:
         raise ValueError("there is no timing to fit to")
     rows = [tuple(term / timing.seconds for term in roofline.terms(timing.shape)) for timing in timings]
-    weights = [1.0] * len(rows)
+    lengths = [timing.seconds**0.5 for timing in timings]
+    weights = lengths
     found = COMMON
     for _ in range(ROUNDS):
         found = _solve(rows, weights, found)
         residuals = [abs(sum(c * x for c, x in zip(found, row)) - 1) for row in rows]
         bound = HUBER * max(1.4826 * statistics.median(residuals), 1e-6)
-        weights = [min(1.0, bound / max(residual, 1e-12)) for residual in residuals]
+        weights = [length * min(1.0, bound / max(residual, 1e-12)) for length, residual in zip(lengths, residuals)]
     return CostModel(roofline, found, f"{len(rows):,} measured steps")
 
 

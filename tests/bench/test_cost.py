@@ -22,7 +22,7 @@ from octavo.simulate.load import Arrival, Trace
 from octavo.simulate.replica import Replica
 from tests.plan.checkpoints import QWEN3_06B
 
-TRUTH = Terms(step=1.5, weights=1.4, products=1.7, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1.0)
+TRUTH = Terms(step=1.5, weights=1.4, products=1.7, few=0.5, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1.0)
 
 
 class Machine:
