@@ -36,6 +36,3 @@ class StepLog:
     def timings(self) -> list[Timing]:
         """Oldest first."""
         return list(self._timings)
-
-    def clear(self) -> None:
-        self._timings.clear()
