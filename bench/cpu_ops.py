@@ -25,6 +25,7 @@ from octavo.ops.linear import linear
 from octavo.ops.native.binding import Native
 from octavo.ops.native.cores import usable_cores
 from octavo.ops.native.twins import Twins
+from octavo.ops.packed_linear import Packed
 from octavo.ops.rms_norm import rms_norm
 
 PRODUCTS = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}  # SmolLM2-135M
@@ -67,13 +68,10 @@ def packed_product(twins: Twins, name: str, bits: int, plain: list[torch.Tensor]
     n, k = plain[0].shape
     shape, numbers = (n // 16, k // 32, bits, 16, 4), 2 if bits == 4 else 1
     many = max(2, CACHES_BYTES // (n * k * bits // 8))
-    codes = [torch.randint(0, 256, shape).byte() for _ in range(many)]
-    scales = [torch.randn(n // 16, k // 32, numbers, 16).half() for _ in range(many)]
+    packed = [Packed(torch.randint(0, 256, shape).byte(), torch.randn(n // 16, k // 32, numbers, 16).half(), n) for _ in range(many)]
     x = torch.randn(rows, k).to(plain[0].dtype)
-    took = medians(
-        lambda i: twins.packed_linear(x, codes[i % many], scales[i % many], n, None), lambda i: linear(x, plain[i % len(plain)], None)
-    )
-    report(f"{name}_{bits}bit", rows, took, codes[0].nbytes + scales[0].nbytes, 2 * rows * n * k)
+    took = medians(lambda i: twins.packed_linear(x, packed[i % many], None), lambda i: linear(x, plain[i % len(plain)], None))
+    report(f"{name}_{bits}bit", rows, took, packed[0].codes.nbytes + packed[0].scales.nbytes, 2 * rows * n * k)
 
 
 def products(twins: Twins, dtype: torch.dtype, all_rows: list[int]) -> None:

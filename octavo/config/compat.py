@@ -67,9 +67,6 @@ MODEL = {
     ),
     "enable_sleep_mode": _refused("an instance cannot be put to sleep in this version; stop it and start it again", takes="switch"),
     "model_impl": _refused("models are Octavo's own; use auto", "auto", "vllm"),
-    "quantization": _refused(
-        "only the formats of .gguf files are read; use a .gguf file, or a checkpoint without quantisation", "gguf", short="-q"
-    ),
     "quantization_config": _refused("weights are used in the format of the checkpoint; leave it out"),
     "allow_deprecated_quantization": _noted("no method is deprecated here", takes="switch"),
     "renderer_num_workers": _noted("templates and tokenisation run in the server's own threads"),

@@ -12,6 +12,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+Quantization = Literal["auto", "gguf", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class ModelConfig:
         DType,
         Flag(
             "number format of weights and activations; auto: bfloat16 where the device is fast with it, else float32 (CPU) or float16 (GPU)"
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        Quantization,
+        Flag(
+            "how packed weights are kept in memory: gguf, as in a .gguf file (Q4_0, Q4_1, Q8_0; products round activations to 15 bits); "
+            "none, as numbers of --dtype; auto: as in the file on CPU where --dtype is auto too",
+            short=("-q",),
         ),
     ] = "auto"
     seed: Annotated[int, Flag("start of all random numbers of requests that bring no seed of their own")] = 0

@@ -13,7 +13,7 @@ from octavo import env
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
-from octavo.config.resolved import Resolved
+from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.plan import memory
 from octavo.plan.devices import GIB, Device
 
@@ -21,6 +21,7 @@ LARGE_DEVICE_BYTES = 70 * GIB
 SMALL_CPU_CACHE_BYTES = 4 * GIB
 DTYPE_NAMES = {"half": "float16", "float": "float32"}
 E4M3_SM = 89  # compute capability, times ten, from which GPUs convert fp8_e4m3
+PACKED_KINDS = ("Q4_0", "Q4_1", "Q8_0")  # of a .gguf file's blocks: those that products are made with as they are
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
 
 
@@ -46,6 +47,7 @@ def resolve(
     arch = _one_rank(asked, whole)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     dtype = _dtype(asked, arch, device, reasons)
+    packed = _packed(asked, checkpoint, device, reasons)
     limit = _model_limit(asked, arch, reasons)
     fixed = isinstance(asked.model.max_model_len, int) and asked.model.max_model_len != -1
     max_model_len = int(asked.model.max_model_len) if fixed else limit  # pyright: ignore[reportArgumentType]
@@ -53,6 +55,8 @@ def resolve(
     settings = Resolved(
         device=device.kind,
         dtype=dtype,
+        quantization="gguf" if packed else "none",
+        packed=packed or NOTHING_PACKED,
         seed=asked.model.seed,
         max_model_len=max_model_len,
         block_size=asked.cache.block_size,
@@ -130,6 +134,45 @@ def _auto_dtype(arch: Architecture, device: Device, reasons: dict[str, str]) -> 
         fast = "float32"
     reasons["dtype"] = f"the checkpoint is in {stored}; {fast} is what {device.name} is fastest with"
     return fast
+
+
+def _packed(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, reasons: dict[str, str]) -> Packed | None:
+    """What stays packed of the weights; None: nothing. Raises `ConfigError`."""
+    stored: Mapping[str, Any] = checkpoint.get("quantization_config") or {}
+    method, given = stored.get("quant_method"), asked.model.quantization
+    if asked.model.load_format == "dummy":
+        return None
+    if method not in (None, "gguf"):
+        raise ConfigError(
+            "model", asked.model.model, f"its weights are quantised by {method}; use a .gguf file, or a checkpoint without quantisation"
+        )
+    kinds: Mapping[str, tuple[int, int]] = stored.get("tensors", {})
+    known = [Packed(*kinds[kind]) for kind in PACKED_KINDS if kind in kinds]
+    total = Packed(sum(packed.num_values for packed in known), sum(packed.num_bytes for packed in known))
+    why_not = _why_not_packed(asked, device, known, kinds)
+    if given == "gguf" and not known:
+        raise ConfigError("quantization", given, f"the model has no weights in {', '.join(PACKED_KINDS)}; use none or auto")
+    if given == "gguf" and device.kind != "cpu":
+        raise ConfigError("quantization", given, f"products with packed weights are made on CPU only, not on {device.name}; use none")
+    if given == "gguf" and asked.parallel.world_size > 1:
+        raise ConfigError("quantization", given, "packed weights are not cut over ranks; use none, or one rank")
+    if kinds:
+        share = f"{', '.join(kind for kind in PACKED_KINDS if kind in kinds)} as in the file: {_gib(total.num_bytes)}"
+        reasons["quantization"] = "as asked" if given != "auto" else why_not or share
+    return total if given == "gguf" or (given == "auto" and not why_not) else None
+
+
+def _why_not_packed(asked: EngineConfig, device: Device, known: list[Packed], kinds: Mapping[str, Any]) -> str:
+    """Why weights become plain numbers when nothing was asked; empty where they stay packed."""
+    if not known:
+        return f"no products are made with {', '.join(kinds)} as they are"
+    if asked.model.dtype != "auto":
+        return "--dtype is given"
+    if asked.parallel.world_size > 1:
+        return "packed weights are not cut over ranks"
+    if not device.packed_products or asked.compilation.optimization_level == 0:
+        return "-O0" if device.packed_products else f"{device.name} has no kernels for packed weights"
+    return ""
 
 
 def _model_limit(asked: EngineConfig, arch: Architecture, reasons: dict[str, str]) -> int:
@@ -331,7 +374,7 @@ def _long_threshold(asked: EngineConfig, settings: Resolved, reasons: dict[str, 
 def _costs(arch: Architecture, settings: Resolved) -> memory.Costs:
     return memory.costs(
         arch, settings.dtype, settings.device, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
-        settings.block_size, len(settings.graph_sizes),
+        settings.block_size, len(settings.graph_sizes), settings.packed,
     )  # fmt: skip
 
 

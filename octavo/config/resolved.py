@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Packed(NamedTuple):
+    """What stays packed of the weights."""
+
+    num_values: int = 0
+    num_bytes: int = 0
+
+
+NOTHING_PACKED = Packed()
 
 
 @dataclass(frozen=True)
@@ -12,6 +23,8 @@ class Resolved:
 
     device: str = "cpu"
     dtype: str = "float32"  # of weights and activations, a torch dtype's name
+    quantization: str = "none"  # or "gguf": weights stay packed as in the file
+    packed: Packed = NOTHING_PACKED
     seed: int = 0
     # memory and cache
     max_model_len: int = 2048

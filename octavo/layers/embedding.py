@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
 from octavo.layers.env import Env
 from octavo.layers.layer import Layer, Weight, parameter
@@ -13,47 +10,44 @@ from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
 
 class Embedding(Layer):
-    """tokens [T] -> [T, hidden], multiplied by `scale` as rounded to the model's dtype."""
+    """tokens [T] -> [T, hidden], multiplied by `multiplier` as rounded to the model's dtype."""
 
-    def __init__(self, vocab: int, hidden: int, scale: float = 1.0) -> None:
+    bias, scale = None, 1.0  # of the product that a shared table takes part in
+
+    def __init__(self, vocab: int, hidden: int, multiplier: float = 1.0) -> None:
         super().__init__()
-        self.vocab, self.hidden, self.scale = Extent(vocab, name="vocab", padded=True), hidden, scale
+        self.vocab, self.hidden, self.multiplier = Extent(vocab, name="vocab", padded=True), hidden, multiplier
 
     def bind(self, path: str, env: Env) -> None:
-        self.path, self.ops, self.group = path, env.ops, env.mesh.tp
+        self.path, self.ops, self.group, self.dtype, self.scheme = path, env.ops, env.mesh.tp, env.dtype, env.scheme((path,))
         self.first, rows = self.vocab.share(self.group)
-        self.factor = torch.tensor(self.scale, dtype=env.dtype).item()
-        self.weight = parameter((rows, self.hidden), env.dtype, env.device)
+        self.factor = torch.tensor(self.multiplier, dtype=env.dtype).item()
+        spec = self._spec(rows)
+        self.weight = parameter(spec.shape, spec.dtype, env.device)
+
+    def _spec(self, rows: int) -> ParamSpec:
+        return self.scheme.params(self.hidden, rows, self.dtype)["weight"]
 
     def weights(self) -> list[Weight]:
-        name = f"{self.path}.weight"
-        spec = ParamSpec((self.vocab.size, self.hidden), self.weight.dtype, ("out", "in"))
+        name, spec = f"{self.path}.weight", self._spec(self.vocab.size)
         return [
             Weight(name, spec.shape, frozenset({name}), lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group)))
         ]
 
-    def table(self) -> nn.Parameter:
-        """This rank's rows [rows, hidden]."""
-        return self.weight
-
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.group.all_reduce(self.ops.embedding(tokens, self.weight, self.first))
+        x = self.group.all_reduce(self.scheme.rows(self, tokens, self.first))
         return x if self.factor == 1.0 else x * self.factor
 
 
 class TiedHead(Layer):
     """x [N, hidden] -> [N, vocabulary rows of this rank], with the embedding's own table."""
 
-    def __init__(self, table: Callable[[], nn.Parameter]) -> None:
+    def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self.table = table
-
-    def bind(self, path: str, env: Env) -> None:
-        self.ops = env.ops
+        self.embedding = embedding
 
     def finish(self) -> None:
-        self.weight = self.table()
-        self.weight.data = self.ops.pack_linear(self.weight.data)
+        self.embedding.scheme.finish(self.embedding)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.ops.linear(x, self.weight, None)
+        return self.embedding.scheme.apply(self.embedding, x, None, None, None)

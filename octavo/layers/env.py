@@ -11,7 +11,7 @@ from octavo.attention.backend import AttentionBackend
 from octavo.config.rope import Rope
 from octavo.ops.select import Ops
 from octavo.parallel.mesh import Mesh
-from octavo.quant.scheme import Scheme
+from octavo.quant.checkpoint import ChooseScheme
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ class Env:
     ops: Ops
     attention: AttentionBackend
     mesh: Mesh
-    scheme: Callable[[str], Scheme]  # by the path of a linear layer
+    scheme: ChooseScheme
     rope_table: Callable[[Rope], torch.Tensor]  # [max_length, rotated] float32: cosines, then sines

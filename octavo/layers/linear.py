@@ -39,7 +39,7 @@ class Linear(Layer):
 
     def bind(self, path: str, env: Env) -> None:
         self.path = path
-        self.ops, self.group, self.scheme, self.dtype = env.ops, env.mesh.tp, env.scheme(path), env.dtype
+        self.ops, self.group, self.scheme, self.dtype = env.ops, env.mesh.tp, env.scheme((path, *self._part_paths())), env.dtype
         self.shares = [part.share(self.group)[1] if self.shard is Shard.OUT else part.size for part in self.parts]
         self.adds = self.shard is not Shard.IN or self.group.rank == 0  # of ranks whose results are summed, one brings the residual
         in_here = self.inside.share(self.group)[1] if self.shard is Shard.IN else self.inside.size
@@ -50,10 +50,14 @@ class Linear(Layer):
         specs = self.scheme.params(in_features, out_features, self.dtype)
         return specs | ({"bias": ParamSpec((out_features,), self.dtype, ("out",), added=True)} if self.has_bias else {})
 
+    def _part_paths(self) -> list[str]:
+        """Where a checkpoint that fuses nothing has each part."""
+        parent = self.path.rpartition(".")[0]
+        return [f"{parent}.{part.name}".lstrip(".") if part.name else self.path for part in self.parts]
+
     def weights(self) -> list[Weight]:
         """Every parameter by parts, and if it has several parts also whole."""
-        parent = self.path.rpartition(".")[0]
-        part_paths = [f"{parent}.{part.name}".lstrip(".") if part.name else self.path for part in self.parts]
+        part_paths = self._part_paths()
         found: list[Weight] = []
         for index, (part, path) in enumerate(zip(self.parts, part_paths)):
             for name, spec in self._specs(self.inside.size, part.size).items():

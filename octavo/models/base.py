@@ -53,7 +53,7 @@ class CausalLM(Layer):
         self.model = Decoder(c, stage, block)
         if stage.last:
             untied = Linear(c.hidden, c.vocab, Shard.OUT, padded=True)
-            self.lm_head = TiedHead(self.model.embed_tokens.table) if c.tied_embeddings else untied
+            self.lm_head = TiedHead(self.model.embed_tokens) if c.tied_embeddings else untied
 
     def bind(self, path: str, env: Env) -> None:
         self.group = env.mesh.tp

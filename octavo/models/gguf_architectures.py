@@ -98,6 +98,7 @@ def hugging_face_config(file: GGUFFile) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in file.tensors or "blk.0.attn_output.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
         **{name: header.number(key) for key, name in architecture.keys.items() if header.has(key)},
+        "quantization_config": {"quant_method": "gguf", "tensors": _packed(file)},
         **_special_ids(file), **_layers(architecture.model_type, num_layers, hidden // heads, head_dim),
     }  # fmt: skip
     if rotary != head_dim:
@@ -195,6 +196,16 @@ def _dtype(file: GGUFFile) -> str:
     """The type to compute in: that of the plain matrices; packed ones come from bfloat16 as a rule."""
     kinds = {stored.block.name for stored in file.tensors.values() if len(stored.shape) == 2}
     return {frozenset({"F32"}): "float32", frozenset({"F16"}): "float16"}.get(frozenset(kinds), "bfloat16")
+
+
+def _packed(file: GGUFFile) -> dict[str, tuple[int, int]]:
+    """Numbers and bytes of all tensors that lie in blocks, by kind of block."""
+    totals: dict[str, tuple[int, int]] = {}
+    for stored in file.tensors.values():
+        if stored.block.values > 1:
+            num_values, num_bytes = totals.get(stored.block.name, (0, 0))
+            totals[stored.block.name] = (num_values + math.prod(stored.shape), num_bytes + stored.num_bytes)
+    return totals
 
 
 def _rope_scaling(header: _Header, config: Mapping[str, Any]) -> dict[str, Any]:

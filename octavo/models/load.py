@@ -43,7 +43,7 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
     Raises `WeightsMismatch` when one is missing, unexpected, there twice (fused and in parts) or of another shape.
     """
     wanted = {weight.name: weight for _, layer in layers_of(model) for weight in layer.weights()}
-    used = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    used = {name: _as_wanted(tensor, wanted[name]) for name, tensor in tensors.items() if name in wanted}
     explained = {name: _explanation(model, name, tensor, wanted) for name, tensor in tensors.items() if name not in wanted}
     wrong = _wrong(wanted, used)
     needed = {piece for weight in wanted.values() if not weight.optional for piece in weight.pieces}
@@ -59,6 +59,13 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
     for reason, count in Counter(explained.values()).items():
         log.info("%d tensors of the checkpoint were not needed: %s", count, reason)
     return Loaded(loader.report, explained)
+
+
+def _as_wanted(tensor: LazyTensor, weight: Weight) -> LazyTensor:
+    """The blocks of a packed tensor for a layer that keeps them, else its numbers."""
+    if tensor.quantization is not None and len(weight.shape) == 3:
+        return tensor.blocks()
+    return tensor
 
 
 def _wrong(wanted: Mapping[str, Weight], used: Tensors) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
 
 import torch
 
@@ -18,8 +17,7 @@ from octavo.models.materialize import materialize
 from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Mesh
 from octavo.parallel.stages import stage
-from octavo.quant.none import Plain
-from octavo.quant.scheme import Scheme
+from octavo.quant.checkpoint import ChooseScheme, plain_scheme
 from octavo.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -44,16 +42,12 @@ LAYERS = Registry(
 ALONE = Mesh()
 
 
-def plain_scheme(path: str) -> Scheme:
-    return Plain()
-
-
 def build_model(
-    architecture: Architecture, settings: Resolved, mesh: Mesh = ALONE, scheme: Callable[[str], Scheme] = plain_scheme
+    architecture: Architecture, settings: Resolved, mesh: Mesh = ALONE, scheme: ChooseScheme = plain_scheme
 ) -> CausalLM:
     """This rank's part of the model, its parameters allocated on the device and not yet filled (`load` or `fill_dummy` does that).
 
-    `scheme` gives the quantisation scheme of a linear layer by its path. Raises ValueError when no attention backend fits.
+    `scheme` gives each layer the way its weights are stored. Raises ValueError when no attention backend fits.
     """
     device = torch.device(settings.device)
     attention = choose_attention(architecture, settings, _compute_capability(device))

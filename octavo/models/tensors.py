@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,14 @@ class LazyTensor:
             return rows
         pairs = self.data.reshape(self.interleaved_heads, -1, 2, self.num_bytes // self.shape[0])  # [heads, head_dim / 2, 2, bytes]
         return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+    def blocks(self) -> LazyTensor:
+        """A packed matrix as the bytes it lies in: [rows, blocks a row, block bytes] uint8."""
+        assert self.quantization is not None, "plain numbers have no blocks"
+        assert not self.shift, "what is in blocks is not shifted"
+        num_blocks = self.num_values // (256 if self.storage.endswith("_K") else 32)
+        rows = math.prod(self.shape[:-1])
+        return replace(self, shape=(rows, num_blocks // rows, self.num_bytes // num_blocks), storage="U8")
 
     def load(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The values as a CPU tensor of `shape`. Where nothing is converted it shares the private memory map: cut first, then copy."""

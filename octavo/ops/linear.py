@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +12,15 @@ from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.rms_norm import rms_norm
 
 Norm = tuple[torch.Tensor, float]  # weight [in] float32, eps
+W = TypeVar("W")
+W_contra = TypeVar("W_contra", contravariant=True)  # a weight in whatever layout
 
 
-class LinearOp(Protocol):
+class LinearOp(Protocol[W_contra]):
     def __call__(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: W_contra,
         bias: torch.Tensor | None = None,
         norm: Norm | None = None,
         gate: str | None = None,
@@ -28,7 +30,7 @@ class LinearOp(Protocol):
         """residual + scale * gate(norm(x) W^T + bias), where all but the product may be left out.
 
         x         [T, in]
-        weight    [out, in] or as `pack_linear` laid it out
+        weight    [out, in], as `pack_linear` laid it out, or packed in fewer bits (`octavo/ops/packed_linear.py`)
         bias      [out]
         norm      RMS norm over `in`
         gate      an activation's name: the first half of the result is its gate, the second what it multiplies
@@ -38,9 +40,9 @@ class LinearOp(Protocol):
         ...
 
 
-class Product(Protocol):
+class Product(Protocol[W_contra]):
     def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+        self, x: torch.Tensor, weight: W_contra, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
     ) -> torch.Tensor:
         """residual + scale * (x W^T + bias)."""
         ...
@@ -49,12 +51,12 @@ class Product(Protocol):
 Gates = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
 
 
-def around(product: Product, rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor], gates: Gates) -> LinearOp:
+def around(product: Product[W], rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor], gates: Gates) -> LinearOp[W]:
     """The whole operation from its parts, one after another."""
 
     def linear(
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: W,
         bias: torch.Tensor | None = None,
         norm: Norm | None = None,
         gate: str | None = None,

@@ -10,15 +10,29 @@ Layout, which lets one load feed 16 outputs:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
+
+from octavo.ops.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.linear import added, around
+from octavo.ops.rms_norm import rms_norm
 
 GROUP = 32  # values along a row that share a scale
 PANEL = 16  # outputs side by side
 
 
-def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """values [n, k / 32, 32] (uint8 of 4 bits, or int8), scale and offset [n, k / 32] float16 -> codes, scales, in whole panels."""
+class Packed(NamedTuple):
+    """A weight [out_features, k]; whole panels are stored."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    out_features: int
+
+
+def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, bits: int) -> Packed:
+    """values [n, k / 32, 32] (uint8 of 4 bits, or int8), scale and offset [n, k / 32] float16."""
     n, groups, _ = values.shape
     padding = -n % PANEL
     quads = F.pad(values.view(torch.uint8), (0, 0, 0, 0, 0, padding)).view(-1, PANEL, groups, GROUP // 4, 4)
@@ -26,34 +40,39 @@ def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None,
         quads = quads[:, :, :, 0::2] | (quads[:, :, :, 1::2] << 4)
     numbers = torch.stack((scale, offset) if offset is not None else (scale,), dim=2)  # [n, groups, 1 or 2]
     numbers = F.pad(numbers, (0, 0, 0, 0, 0, padding)).unflatten(0, (-1, PANEL))
-    return quads.permute(0, 2, 3, 1, 4).contiguous(), numbers.permute(0, 2, 3, 1).contiguous()
+    return Packed(quads.permute(0, 2, 3, 1, 4).contiguous(), numbers.permute(0, 2, 3, 1).contiguous(), n)
 
 
-def unpack(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The weight as float32 [n, k], padding rows included."""
-    panels, groups, per_group = codes.shape[:3]
-    quads = codes.permute(0, 3, 1, 2, 4)  # [panels, 16, groups, 4 or 8, 4]
-    if per_group == 4:
-        quads = torch.stack((quads & 15, quads >> 4), dim=4).view(torch.int8)
-    values = quads.reshape(panels, PANEL, groups, GROUP).view(torch.int8).float()
-    numbers = scales.float().permute(2, 0, 3, 1).unsqueeze(-1)  # [1 or 2, panels, 16, groups, 1]
-    if len(numbers) == 2:
-        values = values * numbers[0] + numbers[1]
+def unpack(weight: Packed, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """The weight, or the `rows` [T] of it, as float32 [out_features or T, k]."""
+    wanted = torch.arange(weight.out_features) if rows is None else rows
+    panel, place = wanted // PANEL, wanted % PANEL
+    quads = weight.codes[panel, :, :, place]  # [T, groups, 4 or 8, 4]
+    numbers = weight.scales[panel, :, :, place].float()  # [T, groups, 1 or 2]
+    narrow = quads.shape[2] == 4
+    if narrow:
+        quads = torch.stack((quads & 15, quads >> 4), dim=3)
+    values = quads.reshape(*quads.shape[:2], GROUP).view(torch.int8).float()
+    if numbers.shape[2] == 2:
+        values = values * numbers[:, :, :1] + numbers[:, :, 1:]
     else:
-        values = (values - 8 if per_group == 4 else values) * numbers[0]
-    return values.reshape(panels * PANEL, groups * GROUP)
+        values = (values - 8 if narrow else values) * numbers
+    return values.flatten(1)
 
 
 def round_groups(x: torch.Tensor) -> torch.Tensor:
-    """x [T, k] float32 with each group of 32 rounded to 8 bits: what a twin may compute with instead of x."""
+    """x [T, k] float32 with each group of 32 rounded to 15 bits: what a twin may compute with instead of x."""
     grouped = x.unflatten(1, (-1, GROUP))
-    scale = grouped.abs().amax(-1, keepdim=True) / 127
+    scale = grouped.abs().amax(-1, keepdim=True) / (127 * 128)
     return ((grouped / scale).round().nan_to_num(0.0) * scale).flatten(1)
 
 
-def packed_linear(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, out_features: int, bias: torch.Tensor | None
+def product(
+    x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """x [T, k] times the packed weight transposed, plus bias [out_features] -> [T, out_features]. A twin may round x: `round_groups`."""
-    y = x.float() @ unpack(codes, scales)[:out_features].T
-    return (y if bias is None else y + bias.float()).to(x.dtype)
+    """x [T, k] -> [T, out_features]. A twin may round x: `round_groups`."""
+    y = x.float() @ unpack(weight).T
+    return added((y if bias is None else y + bias.float()).to(x.dtype), residual, scale)
+
+
+packed_linear = around(product, rms_norm, {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul})

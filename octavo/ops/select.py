@@ -16,7 +16,7 @@ from octavo.ops.embedding import embedding
 from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import packed_linear
+from octavo.ops.packed_linear import Packed, packed_linear
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 
@@ -31,9 +31,9 @@ class Ops:
     """One callable an operation, each described by its torch reference, which is the default here."""
 
     embedding: Callable[[Tensor, Tensor, int], Tensor] = embedding
-    linear: LinearOp = linear
+    linear: LinearOp[Tensor] = linear
     pack_linear: Callable[[Tensor], Tensor] = pack_linear
-    packed_linear: Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor] = packed_linear
+    packed_linear: LinearOp[Packed] = packed_linear
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
     rope_and_write: RopeAndWrite = rope_and_write
@@ -50,11 +50,12 @@ def choose_ops(device: str, level: int) -> Ops:
     """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references."""
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
+        gates = {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}
         return Ops(
             embedding=twins.embedding,
-            linear=around(twins.product, twins.rms_norm, {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}),
+            linear=around(twins.product, twins.rms_norm, gates),
             pack_linear=twins.pack_linear,
-            packed_linear=twins.packed_linear,
+            packed_linear=around(twins.packed_product, twins.rms_norm, gates),
             rms_norm=twins.rms_norm,
             add_rms_norm=twins.add_rms_norm,
             rope_and_write=twins.rope_and_write,

@@ -17,7 +17,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.core.plan import StepShape
 from octavo.plan.devices import Device, table_name
-from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank
+from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank, weight_bytes
 
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
@@ -67,6 +67,7 @@ class Roofline:
         bandwidth, flops = rates(device, settings.dtype)
         size, ranks = DTYPE_BYTES[settings.dtype], settings.tensor_parallel_size
         arch = one_rank(arch, ranks)
+        weight_size = weight_bytes(arch, settings.dtype, settings.packed) / num_parameters(arch)
         head = arch.vocab * arch.hidden
         layers = num_parameters(arch) - head * (1 if arch.tied_embeddings else 2)
         token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth
@@ -75,7 +76,7 @@ class Roofline:
         collectives = 2 * arch.num_layers if ranks > 1 else 0
         return Roofline(
             step_s=STEP_S[device.kind] + LAYER_S[device.kind] * arch.num_layers,
-            weights_s=(layers + head) * size / bandwidth,
+            weights_s=(layers + head) * weight_size / bandwidth,
             token_products_s=2 * layers / flops,
             sampled_products_s=2 * head / flops,
             pair_s=4 * arch.q_dim * arch.num_layers / flops,

@@ -25,12 +25,13 @@ class Device:
     sm: int = 0  # compute capability times ten; 0 on CPU
     cores: int = 0  # that this process may use; 0 on GPU
     fast_dtypes: tuple[str, ...] = ("float32",)  # formats that matrix products run fast in
+    packed_products: bool = False  # whether products with packed weights have a kernel
 
     @staticmethod
     def cpu() -> Device:
         """The CPU of this machine, within the limits of its container."""
         total, free = _host_memory()
-        return Device("cpu", "cpu", total, free, cores=usable_cores(), fast_dtypes=_fast_dtypes(_cpu_features()))
+        return Device("cpu", "cpu", total, free, cores=usable_cores(), fast_dtypes=_fast_dtypes(_cpu_features()), packed_products=True)
 
     @staticmethod
     def cuda(name: str, memory_bytes: int, free_bytes: int, sm: int) -> Device:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from octavo.config.architecture import Architecture, Norms, QkNorm
-from octavo.config.resolved import Resolved
+from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.core.kv.layout import KVLayout, lay_out
 from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.plan.devices import MIB, Device
@@ -81,8 +81,9 @@ def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture
     )
 
 
-def weight_bytes(arch: Architecture, dtype: str) -> int:
-    return num_parameters(arch) * DTYPE_BYTES[dtype]
+def weight_bytes(arch: Architecture, dtype: str, packed: Packed = NOTHING_PACKED) -> int:
+    """Of all weights, those that are not packed as `dtype`."""
+    return (num_parameters(arch) - packed.num_values) * DTYPE_BYTES[dtype] + packed.num_bytes
 
 
 def kv_bytes_per_token(arch: Architecture, kv_dtype: str) -> int:
@@ -128,6 +129,7 @@ def costs(
     max_model_len: int,
     block_size: int,
     num_graphs: int,
+    packed: Packed = NOTHING_PACKED,
 ) -> Costs:
     """Everything but the KV cache, for one device of `kind`."""
     size = DTYPE_BYTES[dtype]
@@ -137,7 +139,7 @@ def costs(
     table_bytes = 4 * groups * -(-max_model_len // block_size)
     on_gpu = kind == "cuda"
     return Costs(
-        weight_bytes=weight_bytes(arch, dtype),
+        weight_bytes=weight_bytes(arch, dtype, packed),
         activation_bytes=max_num_batched_tokens * widest * size,
         logits_bytes=max_num_seqs * arch.vocab * 4 * LOGITS_COPIES,
         row_bytes=max_num_seqs * (table_bytes + ROW_BYTES),
@@ -154,7 +156,7 @@ def plan_memory(arch: Architecture, settings: Resolved, device: Device, lengths:
     arch = one_rank(arch, settings.tensor_parallel_size, settings.pipeline_parallel_size)
     taken = costs(
         arch, settings.dtype, device.kind, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
-        settings.block_size, len(settings.graph_sizes),
+        settings.block_size, len(settings.graph_sizes), settings.packed,
     )  # fmt: skip
     layout = kv_layout(arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
     chunk = min(settings.max_num_batched_tokens, settings.max_model_len)

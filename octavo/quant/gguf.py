@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from octavo.ops.packed_linear import GROUP, pack
+from octavo.ops.linear import Norm
+from octavo.ops.packed_linear import GROUP, Packed, pack, unpack
 from octavo.parallel.shard import ParamSpec
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
@@ -26,14 +27,23 @@ class GGUFBlocks:
         return {"weight": ParamSpec(shape, torch.uint8, ("out", "in", None), (1, GROUP, 1))}
 
     def finish(self, layer: Any) -> None:
-        layer.out_features = layer.weight.shape[0]
-        layer.weight.data, layer.scales = repack(layer.weight.data, self.kind)
+        layer.packed = repack(layer.weight.data, self.kind)
+        layer.weight.data = layer.packed.codes
 
-    def apply(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
-        return layer.ops.packed_linear(x, layer.weight, layer.scales, layer.out_features, layer.bias)
+    def apply(self, layer: Any, x: torch.Tensor, norm: Norm | None, gate: str | None, residual: torch.Tensor | None) -> torch.Tensor:
+        return layer.ops.packed_linear(x, layer.packed, layer.bias, norm, gate, residual, layer.scale)
+
+    def rows(self, layer: Any, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """A table that no head shares was not finished: it lies in blocks."""
+        blocks = layer.weight.data.dim() == 3
+        local = tokens - first
+        here = (local >= 0) & (local < (layer.weight.shape[0] if blocks else layer.packed.out_features))
+        local = local.where(here, 0)
+        values = unpack(repack(layer.weight.data[local], self.kind)) if blocks else unpack(layer.packed, local)
+        return (values * here.unsqueeze(-1)).to(layer.dtype)
 
 
-def repack(blocks: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+def repack(blocks: torch.Tensor, kind: str) -> Packed:
     """blocks [n, k / 32, block bytes] uint8 -> codes and scales as `ops/packed_linear` wants them."""
     numbers = 4 if kind == "Q4_1" else 2  # bytes before the codes: a scale, and an offset in Q4_1
     halves = blocks[:, :, :numbers].contiguous().view(torch.float16)  # [n, k / 32, 1 or 2]

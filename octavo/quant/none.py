@@ -19,3 +19,6 @@ class Plain:
 
     def apply(self, layer: Any, x: torch.Tensor, norm: Norm | None, gate: str | None, residual: torch.Tensor | None) -> torch.Tensor:
         return layer.ops.linear(x, layer.weight, layer.bias, norm, gate, residual, layer.scale)
+
+    def rows(self, layer: Any, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        return layer.ops.embedding(tokens, layer.weight, first)

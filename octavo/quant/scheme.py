@@ -1,4 +1,4 @@
-"""How the weights of a linear layer are stored and multiplied with."""
+"""How the weights of a linear layer, or the table of an embedding, are stored and used."""
 
 from __future__ import annotations
 
@@ -21,4 +21,11 @@ class Scheme(Protocol):
 
     def apply(self, layer: Any, x: torch.Tensor, norm: Norm | None, gate: str | None, residual: torch.Tensor | None) -> torch.Tensor:
         """The layer's product with its bias, times `layer.scale`, and around it what `LinearOp` says: x [T, in here] -> [T, out here]."""
+        ...
+
+    def rows(self, layer: Any, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """The layer as an embedding whose rows here are those from `first` on: tokens [T] -> [T, in], zeros for rows that are elsewhere.
+
+        The layer was finished if a head multiplies with the same table, and else not.
+        """
         ...

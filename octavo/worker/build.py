@@ -16,6 +16,7 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
+from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Place, Stage, load_stage
@@ -42,13 +43,16 @@ def build_runner(
     device = torch.device(settings.device)
     ops = choose_ops(device.type, settings.optimization_level)
     ahead = ops.compile_ahead()
+    tensors = {} if checkpoint.load_format == "dummy" else checkpoint.tensors()
+    packed = settings.quantization != "none"
+    scheme = as_stored({name: tensor.quantization for name, tensor in tensors.items()}) if packed else plain_scheme
     with timed("build model"):
-        model = build_model(architecture, settings)
+        model = build_model(architecture, settings, scheme=scheme)
     with timed("load weights"):
         if checkpoint.load_format == "dummy":
             fill_dummy(model, settings.seed)
         else:
-            log.info("weights: %s", load(model, checkpoint.tensors()).report)
+            log.info("weights: %s", load(model, tensors).report)
     layers = model.attention_layers
     with timed("allocate KV cache"):
         layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)

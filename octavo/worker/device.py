@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from octavo.ops.native.binding import kernels_exist
 from octavo.plan.devices import Device
 
 
@@ -12,7 +15,7 @@ def detect(asked: str = "auto") -> Device:
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError("device = 'cuda' is not possible: PyTorch sees no GPU here; use device = 'cpu' or auto")
     if asked == "cpu" or not torch.cuda.is_available():
-        return Device.cpu()
+        return replace(Device.cpu(), packed_products=kernels_exist())
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     return Device.cuda(properties.name, total_bytes, free_bytes, 10 * properties.major + properties.minor)

@@ -37,7 +37,8 @@ def test_help_all_names_every_flag(name: str, capsys: pytest.CaptureFixture[str]
     [("cache", "--block-size"), ("CacheConfig", "--block-size"), ("max-model-len", "--max-model-len"),
      ("--max_model_len", "--max-model-len"),
      ("tp", "--tensor-parallel-size"), ("-O", "--optimization-level"), ("kv-cache-memory", "--kv-cache-memory-bytes"),
-     ("enable-lora", "is refused"), ("-q", "--quantization is refused"), ("swap-space", "changes nothing"), ("nonsense", "groups: ")],
+     ("enable-lora", "is refused"), ("-q", "--quantization"),
+     ("cpu-offload-gb", "--cpu-offload-gb is refused"), ("swap-space", "changes nothing"), ("nonsense", "groups: ")],
 )  # fmt: skip
 def test_help_of_a_group_or_a_flag(asked: str, shows: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", f"--help={asked}"]) == 0

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from octavo.config.architecture import UnsupportedModel
+from octavo.config.architecture import Architecture, UnsupportedModel
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.plan.devices import GIB, Device
+from octavo.plan.memory import weight_bytes
 from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
 
 SMALL = {
@@ -246,3 +247,37 @@ def test_graphs_by_level_and_device() -> None:
 def test_every_reason_names_a_field() -> None:
     settings = decide({"max_num_partial_prefills": 2}, device=Device.named("h200"))
     assert all(hasattr(settings, name) and text for name, text in settings.reasons.items())
+
+
+GGUF = SMALL | {"quantization_config": {"quant_method": "gguf", "tensors": {"Q4_1": (64_000, 40_000), "Q6_K": (32_000, 26_250)}}}
+KERNELS = replace(CPU, packed_products=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "kept"),
+    [({}, KERNELS, True), ({"dtype": "float32"}, KERNELS, False), ({"quantization": "none"}, KERNELS, False), ({}, CPU, False),
+     ({"optimization_level": 0}, KERNELS, False), ({"quantization": "gguf", "dtype": "float32"}, CPU, True),
+     ({"load_format": "dummy"}, KERNELS, False), ({}, Device.named("h200"), False)],
+)  # fmt: skip
+def test_packed_weights_stay_packed_on_cpu_unless_numbers_are_asked_for(flags: dict[str, Any], device: Device, kept: bool) -> None:
+    chosen = decide(flags, GGUF, device)
+    assert (chosen.quantization, chosen.packed) == (("gguf", (64_000, 40_000)) if kept else ("none", (0, 0)))
+    assert "load_format" in flags or chosen.reasons["quantization"]
+
+
+def test_packed_weights_count_with_their_bytes() -> None:
+    plain, packed = (decide({"quantization": kept}, GGUF, KERNELS) for kept in ("none", "gguf"))
+    arch = Architecture.from_config(GGUF)
+    saved = weight_bytes(arch, "float32", plain.packed) - weight_bytes(arch, "float32", packed.packed)
+    assert saved == 4 * 64_000 - 40_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "device", "match"),
+    [({"quantization": "gguf"}, SMALL, KERNELS, "Q4_0, Q4_1, Q8_0"),
+     ({"quantization": "gguf"}, GGUF, Device.named("h200"), "on CPU only"),
+     ({}, SMALL | {"quantization_config": {"quant_method": "awq"}}, CPU, "quantised by awq")],
+)  # fmt: skip
+def test_packed_weights_that_cannot_be(flags: dict[str, Any], config: dict[str, Any], device: Device, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        decide(flags, config, device)

@@ -15,12 +15,12 @@ def test_ranks_hold_stretches_of_the_vocabulary(size):
     embedded, logits = torch.zeros(5, 8), []
     for rank in range(size):
         env = replace(ENV, mesh=Mesh(tp=Silent(rank, size)))
-        layer = Embedding(1003, 8, scale=2.0)
+        layer = Embedding(1003, 8, multiplier=2.0)
         layer.bind("model.embed_tokens", env)
         (weight,) = layer.weights()
         assert weight.shape == (1003, 8)
         weight.put(table)
-        head = TiedHead(layer.table)
+        head = TiedHead(layer)
         head.bind("lm_head", env)
         head.finish()
         embedded += layer(tokens)
@@ -32,6 +32,6 @@ def test_ranks_hold_stretches_of_the_vocabulary(size):
 
 
 def test_the_scale_is_rounded_to_the_models_dtype():
-    layer = Embedding(4, 8, scale=8**0.5)
+    layer = Embedding(4, 8, multiplier=8**0.5)
     layer.bind("model.embed_tokens", replace(ENV, dtype=torch.bfloat16))
     assert layer.factor == torch.tensor(8**0.5).bfloat16().item()

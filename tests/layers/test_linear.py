@@ -13,7 +13,7 @@ from octavo.ops.gated import silu_mul
 from octavo.ops.select import Ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.shard import Shard
-from octavo.quant.none import Plain
+from octavo.quant.checkpoint import plain_scheme
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Silent(Group):
 
 ENV = Env(
     device=torch.device("cpu"), dtype=torch.float32, kv_dtype="float32", ops=Ops(), attention=ReferenceAttention(), mesh=Mesh(),
-    scheme=lambda path: Plain(), rope_table=lambda rope: torch.empty(0),
+    scheme=plain_scheme, rope_table=lambda rope: torch.empty(0),
 )  # fmt: skip
 PARTS = {"q_proj": 24, "k_proj": 16, "v_proj": 16}
 

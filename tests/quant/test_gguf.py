@@ -22,8 +22,7 @@ def blocks(kind: str, n: int, k: int) -> torch.Tensor:
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (5, 64), (40, 96)])
 def test_repacked_blocks_are_the_same_numbers(kind: str, n: int, k: int) -> None:
     raw = blocks(kind, n, k)
-    codes, scales = repack(raw, kind)
-    assert torch.equal(unpack(codes, scales)[:n].flatten(), dequantize(raw, kind, n * k, torch.float32))
+    assert torch.equal(unpack(repack(raw, kind)).flatten(), dequantize(raw, kind, n * k, torch.float32))
 
 
 @pytest.mark.parametrize("kind", BLOCK_BYTES)
@@ -33,7 +32,12 @@ def test_as_the_scheme_of_a_layer(kind: str) -> None:
     raw = blocks(kind, n, k)
     assert raw.shape == spec.shape
     weight = torch.nn.Parameter(raw, requires_grad=False)
-    layer = SimpleNamespace(weight=weight, bias=None, ops=SimpleNamespace(packed_linear=packed_linear))
+    layer = SimpleNamespace(weight=weight, bias=None, scale=1.0, dtype=torch.float32, ops=SimpleNamespace(packed_linear=packed_linear))
+    plain = dequantize(raw, kind, n * k, torch.float32).view(n, k)
+    tokens, elsewhere = torch.tensor([103, 100, 123, 99, 124]), torch.tensor([1, 1, 1, 0, 0]).unsqueeze(1)
+    rows = plain[[3, 0, 23, 0, 0]] * elsewhere
+    assert torch.equal(scheme.rows(layer, tokens, 100), rows)
     scheme.finish(layer)
-    x = torch.randn(3, k)
-    torch.testing.assert_close(scheme.apply(layer, x), x @ dequantize(raw, kind, n * k, torch.float32).view(n, k).T, rtol=1e-5, atol=1e-4)
+    assert torch.equal(scheme.rows(layer, tokens, 100), rows)
+    x, residual = torch.randn(3, k), torch.randn(3, n)
+    torch.testing.assert_close(scheme.apply(layer, x, None, None, residual), residual + x @ plain.T, rtol=1e-5, atol=1e-4)

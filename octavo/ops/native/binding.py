@@ -115,6 +115,15 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
+def kernels_exist() -> bool:
+    """Whether the kernels are there or could be built just now; no threads are started."""
+    try:
+        _load(env.cache_root(), None)
+    except (CompilerError, OSError):
+        return False
+    return True
+
+
 @functools.cache
 def shared_native() -> Native | None:
     """The process's team over the cores it may use; None, with a line in the log, where the kernels cannot be had.

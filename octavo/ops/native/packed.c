@@ -1,6 +1,7 @@
 /* Products with weights of 4 or 8 bits that have a scale (and an offset) for every 32 values along k: w = scale * code + offset.
  *
- * x is rounded to 8 bits with a scale of its own for the same 32 values, so that a group's products are added in integers:
+ * x is rounded to 15 bits with a scale of its own for the same 32 values, so that a group's products are added in integers. A code of x is
+ * 128 * high + low, two bytes, each with a byte product of its own: rounded to 8 bits alone, x would be off by a hundredth.
  *     y[n] = sum over groups of  xscale * (scale[n] * sum(xcode * code[n]) + offset[n] * sum(xcode)).
  * The weights are laid out so that one load holds 4 values along k of 16 outputs, which is what the machines' byte products add up:
  *     codes   [n / 16, k / 32, 4, 16, 4] of 4 bits: byte (j, output, i) holds k = 8 j + i in its low half and 8 j + 4 + i in its high half
@@ -10,6 +11,8 @@
 #include "team.h"
 
 #define GROUP 32
+#define CODE_BYTES (2 * GROUP) /* of x: the high bytes, then the low ones */
+#define LARGEST (127 * 128)
 #define PACKED_ROWS 64 /* of x that pass by while a group of weights is in registers */
 
 enum packing { BITS4, BITS4_OFFSET, BITS8 }; /* BITS4 without offsets stands for scale * (code - 8); the numbers are known to twins.py */
@@ -24,7 +27,7 @@ struct packed {
     int64_t packing, xtype, btype, otype;
 };
 
-/* x in 8 bits: codes [k / 32, m, 32]; scale [k / 32, m]; and scale times the sum of the codes, likewise. */
+/* x in 15 bits: codes [k / 32, m, 2, 32]; scale [k / 32, m]; and scale times the sum of the codes, likewise. */
 struct rounded {
     int8_t *codes;
     float *scale, *scaled_sum;
@@ -33,7 +36,7 @@ struct rounded {
 
 static void prepare_packed(struct lane *lane, const void *args) {
     const struct packed *a = args;
-    size_t entries = (size_t)(a->m * (a->k / GROUP)), codes = entries * GROUP, numbers = entries * sizeof(float);
+    size_t entries = (size_t)(a->m * (a->k / GROUP)), codes = entries * CODE_BYTES, numbers = entries * sizeof(float);
     char *shared = lane_shared(lane, 64 + codes + 2 * numbers);
     *(struct rounded *)shared = (struct rounded){(int8_t *)(shared + 64), (float *)(shared + 64 + codes), (float *)(shared + 64 + codes + numbers), 0};
 }
@@ -42,19 +45,22 @@ static void round_row(const struct packed *a, const struct rounded *to, int64_t 
     convert(row, a->x + m * a->ldx * dtype_bytes((int)a->xtype), (int)a->xtype, a->k);
     for (int64_t g = 0; g < a->k / GROUP; g++) {
         const float *x = row + g * GROUP;
-        int8_t *codes = to->codes + (g * a->m + m) * GROUP;
+        int8_t *codes = to->codes + (g * a->m + m) * CODE_BYTES;
         vf most = {0};
         for (int i = 0; i < GROUP; i += LANES) {
             vf v = load(x, i, F32);
             most = vmax((vf)((vi)v & 0x7fffffff), most);
         }
-        float scale = vmax_of(most) / 127, divisor = scale > 0 ? scale : 1;
+        float scale = vmax_of(most) / LARGEST, divisor = scale > 0 ? scale : 1;
         vi total = {0};
         for (int i = 0; i < GROUP; i += LANES) {
             vi code = (vi)(load(x, i, F32) / divisor + 12582912.0f) - 0x4b400000; /* the sum is 1.5 * 2^23 and the code in its low bits */
             total += code;
-            for (int j = 0; j < LANES; j++)
-                codes[i + j] = (int8_t)code[j];
+            vi high = (code + 64) >> 7, low = code - (high << 7);
+            for (int j = 0; j < LANES; j++) {
+                codes[i + j] = (int8_t)high[j];
+                codes[GROUP + i + j] = (int8_t)low[j];
+            }
         }
         int32_t sum = 0;
         for (int j = 0; j < LANES; j++)
@@ -161,7 +167,7 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
     for (int v = 0; v < VECTORS; v++)
         sums[v] = (vf){0};
     for (int64_t g = 0; g < groups; g++, from += code_bytes, scales += numbers) {
-        const int8_t *xs = x->codes + (g * a->m + m) * GROUP;
+        const int8_t *xs = x->codes + (g * a->m + m) * CODE_BYTES;
         const float *xscale = x->scale + g * a->m + m, *xsum = x->scaled_sum + g * a->m + m;
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
@@ -176,7 +182,8 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
                 offset = scale * -128.0f;
             for (int64_t r = 0; r < (one ? 1 : rows); r++) {
                 vf sum = one ? sums[v] : load(acc, r * WIDTH + v * LANES, F32);
-                sum += __builtin_convertvector(dot_group(codes, packing, xs + r * GROUP), vf) * (scale * xscale[r]);
+                vi high = dot_group(codes, packing, xs + r * CODE_BYTES), low = dot_group(codes, packing, xs + r * CODE_BYTES + GROUP);
+                sum += __builtin_convertvector((high << 7) + low, vf) * (scale * xscale[r]);
                 if (packing != BITS8 || UNSIGNED_CODES)
                     sum += offset * xsum[r];
                 if (one)

@@ -9,6 +9,7 @@ import torch
 from octavo.ops.embedding import embedding
 from octavo.ops.linear import added
 from octavo.ops.native.binding import DTYPES, Native, Op
+from octavo.ops.packed_linear import Packed
 from octavo.ops.rope_and_write import rope_and_write
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
@@ -82,9 +83,16 @@ class Twins:
         panels = weight.view(n // PANEL, PANEL, k // pair, pair).transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return weight.view(panels.shape).copy_(panels)
 
-    def packed_linear(
-        self, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, out_features: int, bias: torch.Tensor | None
+    def packed_product(
+        self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
     ) -> torch.Tensor:
+        """As `product`, with a packed weight."""
+        if residual is not None and residual.shape[0] == 1 and scale == 1.0 and bias is None:
+            return self.packed_linear(x, weight, residual[0])
+        return added(self.packed_linear(x, weight, bias), residual, scale)
+
+    def packed_linear(self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None) -> torch.Tensor:
+        codes, scales, out_features = weight
         x = _rows(x)
         m, k = x.shape
         out = torch.empty((m, out_features), dtype=x.dtype)

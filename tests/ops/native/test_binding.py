@@ -82,10 +82,10 @@ def lanes() -> list[int]:
 
 
 def test_pinned_threads_run_on_their_cores() -> None:
-    before, core = os.sched_getaffinity(0), max(os.sched_getaffinity(0))
+    before, core, others = os.sched_getaffinity(0), max(os.sched_getaffinity(0)), set(lanes())
     native = Native(env.cache_root(), 2, cores=[core, core])
     try:
-        assert [os.sched_getaffinity(task) for task in (0, *lanes())] == [{core}, {core}]
+        assert [os.sched_getaffinity(task) for task in (0, *(task for task in lanes() if task not in others))] == [{core}, {core}]
     finally:
         os.sched_setaffinity(0, before)
         native.close()
@@ -115,10 +115,12 @@ def test_a_forked_child_has_its_own_team() -> None:
 
 
 def test_idle_threads_sleep() -> None:
+    others = set(lanes())
     native = Native(env.cache_root(), 3)
     assert product_is_right(native)
     threading.Event().wait(0.2)
-    assert [Path(f"/proc/self/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in lanes()] == ["S", "S"]
+    mine = [task for task in lanes() if task not in others]
+    assert [Path(f"/proc/self/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in mine] == ["S", "S"]
     native.close()
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import pack, packed_linear, round_groups, unpack
+from octavo.ops.packed_linear import Packed, pack, packed_linear, round_groups, unpack
 
 KINDS = [(4, False), (4, True), (8, False)]
 
 
-def weights(n: int, k: int, bits: int, with_offset: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """codes, scales, the numbers they stand for [n, k], and how large the terms are that these are made of; extreme codes occur."""
+def weights(n: int, k: int, bits: int, with_offset: bool) -> tuple[Packed, torch.Tensor, torch.Tensor]:
+    """A packed weight, the numbers they stand for [n, k], and how large the terms are that these are made of; extreme codes occur."""
     values = torch.randint(0, 16, (n, k // 32, 32)).byte() if bits == 4 else torch.randint(-128, 128, (n, k // 32, 32)).to(torch.int8)
     values[: n // 2, :, ::3] = 15 if bits == 4 else -128
     scale = (torch.randn(n, k // 32) / (k**0.5 * 2**bits)).half()
@@ -18,40 +18,42 @@ def weights(n: int, k: int, bits: int, with_offset: bool) -> tuple[torch.Tensor,
     plain = values.float() - (8 if bits == 4 and not with_offset else 0)
     plain = plain * scale.float().unsqueeze(2) + (0 if offset is None else offset.float().unsqueeze(2))
     terms = (values.float().abs() + (8 if bits == 4 else 128)) * scale.float().abs().unsqueeze(2) + plain.abs()
-    return *pack(values, scale, offset, bits), plain.flatten(1), terms.flatten(1)
+    return pack(values, scale, offset, bits), plain.flatten(1), terms.flatten(1)
 
 
 @pytest.mark.parametrize(("bits", "with_offset"), KINDS)
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (1, 64), (50, 96), (131, 576)])
 def test_the_layout_there_and_back(n: int, k: int, bits: int, with_offset: bool) -> None:
     torch.manual_seed(0)
-    codes, scales, plain, _ = weights(n, k, bits, with_offset)
-    assert codes.numel() == -(-n // 16) * 16 * k * bits // 8
-    assert torch.equal(unpack(codes, scales)[:n], plain)
+    weight, plain, _ = weights(n, k, bits, with_offset)
+    assert weight.codes.numel() == -(-n // 16) * 16 * k * bits // 8
+    assert torch.equal(unpack(weight), plain)
+    rows = torch.tensor([n - 1, 0, n // 2, 0])
+    assert torch.equal(unpack(weight, rows), plain[rows])
 
 
 @pytest.mark.parametrize(("bits", "with_offset"), KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (1, 64), (50, 96), (131, 576), (300, 1536)])
 def test_products(twins: Twins, n: int, k: int, dtype: torch.dtype, bits: int, with_offset: bool) -> None:
-    codes, scales, plain, terms = weights(n, k, bits, with_offset)
+    weight, plain, terms = weights(n, k, bits, with_offset)
     for m in (0, 1, 2, 3, 5, 8, 70, 131):
         x = (torch.randn(m, k + 8)[:, :k] * torch.logspace(-3, 3, m).unsqueeze(1)).to(dtype)
         bias = torch.randn(n).to(dtype) if m % 2 else None
-        got = twins.packed_linear(x, codes, scales, n, bias)
+        got = twins.packed_linear(x, weight, bias)
         wide, added = x.double(), torch.zeros(n).double() if bias is None else bias.double()
         rounding = 1e-6 * (wide.abs() @ terms.double().T + added.abs()) + (0 if dtype is torch.float32 else 2**-8) * got.double().abs()
-        same_rounding = packed_linear(round_groups(x.float()), codes, scales, n, bias)
+        same_rounding = packed_linear(round_groups(x.float()), weight, bias)
         assert ((got.double() - same_rounding.double()).abs() <= rounding).all()
         exact = wide @ plain.double().T + added
-        half_steps = wide.unflatten(1, (-1, 32)).abs().amax(-1).repeat_interleave(32, dim=1) / 254
+        half_steps = wide.unflatten(1, (-1, 32)).abs().amax(-1).repeat_interleave(32, dim=1) / (2 * 127 * 128)
         assert ((got.double() - exact).abs() <= half_steps @ plain.double().abs().T + rounding).all()
 
 
 def test_rows_of_zeros_and_tiny_numbers(twins: Twins) -> None:
-    codes, scales, plain, _ = weights(20, 64, 4, True)
+    weight, plain, _ = weights(20, 64, 4, True)
     x = torch.zeros(3, 64)
     x[1, 40] = 1e-30
-    got = twins.packed_linear(x, codes, scales, 20, None)
+    got = twins.packed_linear(x, weight, None)
     assert torch.equal(got[[0, 2]], torch.zeros(2, 20))
     torch.testing.assert_close(got[1], x[1] @ plain.T, rtol=1e-4, atol=0)
