@@ -45,10 +45,12 @@ def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None,
 
 def unpack(weight: Packed, rows: torch.Tensor | None = None) -> torch.Tensor:
     """The weight, or the `rows` [T] of it, as float32 [out_features or T, k]."""
-    wanted = torch.arange(weight.out_features) if rows is None else rows
-    panel, place = wanted // PANEL, wanted % PANEL
-    quads = weight.codes[panel, :, :, place]  # [T, groups, 4 or 8, 4]
-    numbers = weight.scales[panel, :, :, place].float()  # [T, groups, 1 or 2]
+    if rows is None:
+        quads = weight.codes.permute(0, 3, 1, 2, 4).flatten(0, 1)[: weight.out_features]  # [T, groups, 4 or 8, 4]
+        numbers = weight.scales.permute(0, 3, 1, 2).flatten(0, 1)[: weight.out_features].float()  # [T, groups, 1 or 2]
+    else:
+        panel, place = rows // PANEL, rows % PANEL
+        quads, numbers = weight.codes[panel, :, :, place], weight.scales[panel, :, :, place].float()
     narrow = quads.shape[2] == 4
     if narrow:
         quads = torch.stack((quads & 15, quads >> 4), dim=3)
