@@ -23,14 +23,14 @@ def circumstances(argv: list[str]) -> dict[str, Any]:
 
 
 def device_name() -> str:
-    """The GPU where there is one, else the processor and the cores in use."""
+    """The GPU where there is one, else the processor and the threads of the kernels on the cores that may be used."""
     import torch
 
-    from octavo.plan.devices import usable_cores
+    from octavo.ops.native.cores import choose_cores, usable_cores
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{_processor()}, {usable_cores()} cores, {torch.get_num_threads()} threads"
+    return f"{_processor()}, {choose_cores().num_threads} threads on {usable_cores()} cores"
 
 
 def versions() -> dict[str, str]:
