@@ -11,6 +11,7 @@ from typing import Any
 from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
 from octavo.engine.build import build_engine, open_model
+from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Ask, Finish
 from octavo.logs import start_logging
 from octavo.plan.fit import Timing
@@ -128,6 +129,11 @@ class LLM:
     def get_step_log(self) -> list[Timing]:
         """What the last steps were, and how long they took: what the cost model is fitted to."""
         return self._loop.step_log.timings()
+
+    @property
+    def inside(self) -> tuple[EngineLoop, Collected]:
+        """The engine's loop and where its news is kept, for who times requests himself."""
+        return self._loop, self._outbox
 
     def reset_prefix_cache(self) -> bool:
         return self._loop.scheduler.reset_prefix_cache()

@@ -1,35 +1,37 @@
-"""Measures what steps cost: runs workloads of many shapes, fits the cost model to the engine's own log of steps, and judges the fit.
+"""Measures what steps cost: plays loads of many shapes, fits the cost model to the engine's own log of steps, and judges the fit.
 
-The fit to every second workload is judged on the others: by their steps, and by the time that the simulator gives the whole workload.
+The fit to every second load is judged on the others: by their steps, and by the time that the simulator gives the whole load.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from octavo.bench.offline import Generator, run_once
-from octavo.bench.workloads import Drawn, Workload, draw
+from octavo.bench.replay import Inbox, Player
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
+from octavo.engine.loop import EngineLoop
 from octavo.plan.cost import CostKey, CostModel, Roofline, save
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit, judge
-from octavo.plan.memory import kv_layout
+from octavo.plan.memory import kv_layout, one_rank
 from octavo.simulate.fleet import simulate
-from octavo.simulate.load import Arrival, Trace
+from octavo.simulate.load import Kind, Load, Synthetic
+from octavo.simulate.result import Record
+
+TOKENS = {"cuda": 1 << 18, "cpu": 1 << 14}  # that a load of users reads, at most
 
 
-class Logging(Generator, Protocol):
-    """The part of `LLM` that is measured, with its log of steps."""
+class Engine(Protocol):
+    """The part of `LLM` that is measured."""
 
-    def get_step_log(self) -> Sequence[Timing]: ...
-
-    def get_metrics(self) -> Mapping[str, Any]: ...
+    @property
+    def inside(self) -> tuple[EngineLoop, Inbox]: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Subject:
     device: Device
 
     @staticmethod
-    def of(flags: Mapping[str, Any]) -> Subject:
+    def of(flags: Mapping[str, Any], *, offline: bool = True) -> Subject:
         """As an engine with these flags would be; asked before it takes its memory."""
         from octavo.config.resolve import resolve
         from octavo.engine.build import open_model
@@ -49,67 +51,105 @@ class Subject:
 
         config, device = EngineConfig.from_flags(**flags), detect()
         checkpoint = open_model(config).config
-        return Subject(Architecture.from_config(checkpoint), resolve(config, checkpoint, device, offline=True), device)
+        return Subject(Architecture.from_config(checkpoint), resolve(config, checkpoint, device, offline=offline), device)
+
+    @property
+    def roofline(self) -> Roofline:
+        return Roofline.of(self.arch, self.settings, self.device)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One workload, once."""
+    """One load, once."""
 
-    drawn: Drawn
-    seconds: float
+    load: Load  # as it was before it was played
+    record: Record
     timings: tuple[Timing, ...]
 
+    @property
+    def seconds(self) -> float:
+        return max(one.last_s for one in self.record.served)
 
-def grid(settings: Resolved) -> dict[str, Workload]:
-    """Few and many sequences, short and long ones, prompts alone."""
+
+LoadMaker = Callable[[], Load]
+
+
+def at_once(count: int, kind: Kind) -> LoadMaker:
+    """So many requests that come together."""
+    return lambda: Synthetic((kind,), concurrency=count, num_sessions=count)
+
+
+def users(count: int, each: int, *kinds: Kind) -> LoadMaker:
+    """So many users who send so many requests each: prompts are read while others' answers are made."""
+    return lambda: Synthetic(kinds, concurrency=count, num_sessions=count * each)
+
+
+def grid(settings: Resolved) -> dict[str, LoadMaker]:
+    """Few and many sequences, short and long ones, prompts alone, and prompts beside answers."""
     longest = min(2048, settings.max_model_len // 2)
     short, output = max(1, longest // 8), max(1, min(64, settings.max_model_len // 4))
     counts = [1 << k for k in range(11) if 1 << k <= settings.max_num_seqs]
-    found = {f"{count} short": Workload(count, (1, short), (max(1, output // 2), output)) for count in counts}
-    found |= {f"{count} long": Workload(count, (short, longest), (1, output)) for count in counts if count * longest <= 1 << 16}
-    found |= {f"{count} prompts": Workload(count, longest, 1) for count in (1, 4)}
+    found = {f"{count} short": at_once(count, Kind((1, short), (max(1, output // 2), output))) for count in counts}
+    found |= {f"{count} long": at_once(count, Kind((short, longest), (1, output))) for count in counts if count * longest <= 1 << 16}
+    found |= {f"{count} prompts": at_once(count, Kind(longest, 1)) for count in (1, 4)}
+    limit = TOKENS[settings.device]
+    for count in counts[1::2]:
+        if count * 4 * short <= limit:
+            found[f"{count} users short"] = users(count, 4, Kind((1, short), (1, output)))
+        if count * 2 * longest <= limit:
+            found[f"{count} users long"] = users(count, 4, Kind((1, short), (1, output), 0.7), Kind(longest, (1, output), 0.3))
+    whole = min(8192, settings.max_model_len)
+    if settings.device == "cuda" and whole > 2 * longest:
+        # Prompts that attend far back, and as much context at once as takes a few seconds.
+        found["2 whole"] = at_once(2, Kind(whole - output, output))
+        found["16 whole"] = at_once(min(16, settings.max_num_seqs), Kind((longest, whole - output), (1, output)))
     return found
 
 
-def measure(
-    llm: Logging, settings: Resolved, vocab_size: int, seed: int, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, Measured]:
-    """Each workload of the grid, after a run of it that is not counted."""
+def measure(llm: Engine, loads: Mapping[str, LoadMaker], vocab_size: int) -> dict[str, Measured]:
+    """Each load, after a run of it that is not counted."""
+    loop, inbox = llm.inside
     found: dict[str, Measured] = {}
-    for number, (name, workload) in enumerate(grid(settings).items()):
-        run_once(llm, draw(workload, vocab_size, seed + 2 * number), clock)
-        drawn = draw(workload, vocab_size, seed + 2 * number + 1)
-        before = llm.get_metrics()["num_steps"]
-        seconds, _ = run_once(llm, drawn, clock)
-        count = llm.get_metrics()["num_steps"] - before
-        found[name] = Measured(drawn, seconds, tuple(llm.get_step_log()[-count:]))
+    for name, make in loads.items():
+        Player(loop, inbox, make(), vocab_size).run()
+        found[name] = play(llm, make, vocab_size)
     return found
 
 
-def simulated_s(subject: Subject, model: CostModel, drawn: Drawn) -> float:
-    """How long the simulator takes for prompts that come all at once."""
-    settings = subject.settings
-    arrivals = [Arrival(0.0, prompt, output_len) for prompt, output_len in zip(drawn.prompts, drawn.output_lens)]
-    layout = kv_layout(subject.arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
-    record, _ = simulate(Trace(tuple(arrivals)), settings, layout, model.seconds)
-    return max(one.last_s for one in record.served)
+def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
+    """One load, with the steps that it took (the last of them, where there were more than the log keeps)."""
+    loop, inbox = llm.inside
+    before = loop.scheduler.stats()["num_steps"]
+    record = Player(loop, inbox, make(), vocab_size).run()
+    count = int(loop.scheduler.stats()["num_steps"] - before)
+    return Measured(make(), record, tuple(loop.step_log.timings()[-count:]))
+
+
+def simulated(subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None) -> Record:
+    """The same load in the simulator."""
+    settings = settings or subject.settings
+    part = one_rank(subject.arch, settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    layout = kv_layout(part, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+    return simulate(load, settings, layout, model.seconds)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:
     """Fit, judge and keep the costs in `folder`."""
-    roofline = Roofline.of(subject.arch, subject.settings, subject.device)
     cases = list(measured.items())
-    half = fit(roofline, [timing for _, case in cases[::2] for timing in case.timings])
+    half = fit(subject.roofline, [timing for _, case in cases[::2] for timing in case.timings])
     errors = judge(half, [timing for _, case in cases[1::2] for timing in case.timings])
     workloads: dict[str, dict[str, float]] = {}
     for name, case in cases[1::2]:
-        guess = simulated_s(subject, half, case.drawn)
+        guess = max(one.last_s for one in simulated(subject, half, case.load).served)
         workloads[name] = {"measured_s": case.seconds, "simulated_s": guess, "error": guess / case.seconds - 1}
-    found = fit(roofline, [timing for _, case in cases for timing in case.timings])
+    found = fit(subject.roofline, [timing for _, case in cases for timing in case.timings])
     worst = max(abs(one["error"]) for one in workloads.values())
-    found = replace(found, origin=f"{found.origin}; fitted to half of the workloads it was up to {worst:.0%} off in the others")
+    found = replace(found, origin=f"{found.origin}; fitted to half of the loads it was up to {worst:.0%} off in the others")
     key = CostKey.of(subject.arch, subject.settings, subject.device)
-    save(folder / key.file_name, key, found, errors)
-    path = str(folder / key.file_name)
-    return {"coefficients": found.coefficients._asdict(), "errors": dict(errors), "workloads": workloads, "file": path}
+    path = folder / key.file_name
+    save(path, key, found, errors)
+    return {
+        "coefficients": found.coefficients._asdict(), "errors": dict(errors), "workloads": workloads, "file": str(path),
+        "costs": json.loads(path.read_text(encoding="utf-8")),
+        "timings": {name: [[*shape, seconds] for shape, seconds in case.timings] for name, case in cases},
+    }  # fmt: skip

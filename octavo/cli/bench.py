@@ -109,7 +109,7 @@ def _measure_costs(options: BenchOptions, flags: dict[str, Any]) -> dict[str, An
 
     subject = cost.Subject.of(flags)
     llm = LLM(**flags)
-    measured = cost.measure(llm, subject.settings, llm.info["vocab_size"], options.workload_seed)
+    measured = cost.measure(llm, cost.grid(subject.settings), llm.info["vocab_size"])
     llm.close()
     found = cost.conclude(subject, measured, cache_root() / "costs")
     for name, one in found["workloads"].items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank, wei
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
 LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
+EAGER_LAYER_S = {"cuda": 100e-6, "cpu": 0.0}  # of the host, to launch a layer of a step that is no recorded graph
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
 KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
 FEW_TOKENS = 8
@@ -40,9 +41,11 @@ class Terms(NamedTuple):
     activations: float  # moving what passes between the products
     sequences: float
     collectives: float  # between ranks that share each layer
+    eager: float = 0.0  # what the host takes to launch a step that is no recorded graph, as far as that is longer than all else
 
 
-COMMON = Terms(step=1.0, weights=1.13, products=1.3, few=0.0, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0)
+COMMON = Terms(step=1.0, weights=1.13, products=1.3, few=0.0, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0,
+               eager=1.0)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Roofline:
     sequence_s: float
     collective_s: float
     token_collective_s: float
+    eager_s: float = 0.0
+    graph_sequences: int = 0  # of the largest step that is recorded as a graph; others, and those that read prompts, are launched
 
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> Roofline:
@@ -86,6 +91,8 @@ class Roofline:
             sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,
+            eager_s=EAGER_LAYER_S[device.kind] * arch.num_layers,
+            graph_sequences=graph_sequences(settings),
         )
 
     def terms(self, shape: StepShape) -> Terms:
@@ -96,7 +103,7 @@ class Roofline:
         kv_s = context * self.kv_token_s
         for window, token_s in self.windows:
             kv_s += min(context, window * shape.num_sequences) * token_s
-        return Terms(
+        found = Terms(
             self.step_s,
             self.weights_s,
             both_s - self.weights_s,
@@ -107,6 +114,15 @@ class Roofline:
             shape.num_sequences * self.sequence_s,
             self.collective_s + shape.num_tokens * self.token_collective_s,
         )
+        if not self.eager_s or (not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences):
+            return found
+        beside_s = sum([coefficient * term for coefficient, term in zip(COMMON, found)])
+        return found._replace(eager=max(0.0, self.eager_s - beside_s))
+
+
+def graph_sequences(settings: Resolved) -> int:
+    """Sequences of the largest step that these settings record."""
+    return max((size for size in settings.graph_sizes if size <= settings.max_num_seqs), default=0)
 
 
 def rates(device: Device, dtype: str) -> tuple[float, float]:
@@ -183,5 +199,6 @@ def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: 
     for folder in folders:
         path = folder / key.file_name
         if path.exists():
-            return load(path, key)
+            model = load(path, key)
+            return replace(model, roofline=replace(model.roofline, graph_sequences=graph_sequences(settings)))
     return CostModel(Roofline.of(arch, settings, device))

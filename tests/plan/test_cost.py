@@ -93,7 +93,7 @@ def timings(truth: Terms, noise: float, count: int = 400) -> list[Timing]:
     return found
 
 
-TRUTH = Terms(step=2.0, weights=1.4, products=1.7, few=0.5, attention=3.0, kv=1.1, activations=0.4, sequences=4.0, collectives=1.0)
+TRUTH = Terms(step=2.0, weights=1.4, products=1.7, few=0.5, attention=3.0, kv=1.1, activations=0.4, sequences=4.0, collectives=1)._replace(eager=1)
 
 
 def test_a_fit_finds_the_times_that_made_the_data():
@@ -105,6 +105,20 @@ def test_a_fit_finds_the_times_that_made_the_data():
     for shape in (decode(1, 500), decode(128, 900), prefill(4096)):
         assert model.seconds(shape) == pytest.approx(truth.seconds(shape), rel=0.05)
     assert judge(CostModel(roofline(), COMMON), timings(TRUTH, noise=0.05))["median"] > 0.1
+
+
+@pytest.mark.parametrize("share", [2.0, 3.0])
+def test_the_host_s_time_to_launch_a_step_is_found(share: float):
+    """It shows only where it is longer than what it launches, so least squares alone would spread it over all terms."""
+    true = replace(roofline(), eager_s=roofline().eager_s * share)
+    source, seen = Random(3), []
+    for _ in range(300):
+        chunk, decodes = source.choice([0, 16, 100, 400, 3000]), source.randint(1, 60)
+        shape = StepShape(chunk + decodes, decodes + 1, decodes + 1, chunk, chunk * (chunk + 1) // 2, decodes * 500)
+        seen.append(Timing(shape, CostModel(true, TRUTH).seconds(shape)))
+    found = fit(roofline(), seen)
+    assert found.roofline.eager_s == true.eager_s
+    assert judge(found, seen)["p90"] < 0.06
 
 
 def test_stray_steps_do_not_move_it():
