@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.config.experts import Experts
 from octavo.config.families import Family, Norms, QkNorm, family_of
 from octavo.config.hf_config import Config, HfConfig, UnsupportedModel
 from octavo.config.rope import Rope, read_ropes
@@ -17,6 +18,7 @@ class LayerConfig:
 
     window: int | None  # a token attends this many newest tokens, itself included; None: all before it
     rope: Rope | None  # None: no position embedding
+    experts: Experts | None = None  # None: an MLP
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _layers(config: HfConfig, family: Family, full: Rope, local: Rope) -> tuple[
     num_layers = config.count("num_hidden_layers")
     windows, rotated = family.windows(config, num_layers), family.rotated(config, num_layers)
     ropes = [(full if window is None else local) if turned else None for window, turned in zip(windows, rotated)]
-    return tuple(LayerConfig(window, rope) for window, rope in zip(windows, ropes))
+    return tuple(LayerConfig(*layer) for layer in zip(windows, ropes, family.experts(config, num_layers)))
 
 
 def _activation(config: HfConfig) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
+from octavo.config import experts
+from octavo.config.experts import ExpertsByLayer, no_experts
 from octavo.config.hf_config import Config, HfConfig, UnsupportedModel
 
 
@@ -37,6 +39,11 @@ def full(config: HfConfig, num_layers: int) -> Windows:
 
 def same_window(config: HfConfig, num_layers: int) -> Windows:
     return (_window(config),) * num_layers
+
+
+def switched_window(config: HfConfig, num_layers: int) -> Windows:
+    """Qwen 3 MoE: the same window everywhere, where the config switches it on."""
+    return same_window(config, num_layers) if config.flag("use_sliding_window") else full(config, num_layers)
 
 
 def late_windows(config: HfConfig, num_layers: int) -> Windows:
@@ -94,6 +101,7 @@ class Family:
     defaults: Config = field(default_factory=dict[str, Any])
     windows: Callable[[HfConfig, int], Windows] = full
     rotated: Callable[[HfConfig, int], tuple[bool, ...]] = all_rotated  # which layers have positions
+    experts: Callable[[HfConfig, int], ExpertsByLayer] = no_experts
     norms: Norms = Norms.PRE
     norm_offset: float = 0.0
     qk_norm: QkNorm | None = None
@@ -125,6 +133,21 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("qwen2", ("Qwen2ForCausalLM",), _QWEN, windows=late_windows, qkv_bias=True, o_bias=False),
     Family("qwen3", ("Qwen3ForCausalLM",), {**_QWEN, "head_dim": 128}, windows=late_windows, qk_norm=QkNorm.HEAD),
+    Family(
+        "mixtral", ("MixtralForCausalLM",),
+        {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2,
+         "num_key_value_heads": 8},
+        windows=same_window, experts=experts.mixtral,
+    ),
+    Family(
+        "qwen2_moe", ("Qwen2MoeForCausalLM",),
+        {**_QWEN, "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632},
+        windows=late_windows, qkv_bias=True, o_bias=False, experts=experts.qwen_moe,
+    ),
+    Family(
+        "qwen3_moe", ("Qwen3MoeForCausalLM",), {**_QWEN, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+        windows=switched_window, qk_norm=QkNorm.HEAD, experts=experts.qwen_moe,
+    ),
     Family(
         "smollm3", ("SmolLM3ForCausalLM",), {"max_position_embeddings": 32768, "rope_theta": 2e6, "tie_word_embeddings": True},
         windows=windows_without_rope, rotated=some_rotated,

@@ -9,20 +9,24 @@ from functools import partial
 from torch import Tensor
 
 from octavo import env
+from octavo.config.experts import Choice
 from octavo.ops.best import best
 from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import draw
 from octavo.ops.embedding import embedding
+from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
 from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.twins import Twins
 from octavo.ops.packed_linear import Packed, packed_linear
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
+from octavo.ops.route import Routes, route
 
 RopeAndWrite = Callable[
     [Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float, Tensor | None], Tensor
 ]
+Route = Callable[[Tensor, Tensor | None, Choice], tuple[Tensor, Tensor]]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
 
@@ -37,6 +41,11 @@ class Ops:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
     rope_and_write: RopeAndWrite = rope_and_write
+    route: Route = route
+    share_out: Callable[[Routes], Routes] = share_out
+    grouped_linear: GroupedLinearOp = grouped_linear
+    grouped_sum: GroupedSumOp = grouped_sum
+    pack_grouped: Callable[[Tensor], Tensor] = pack_grouped
     draw: Draw = draw
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch
@@ -50,6 +59,7 @@ def choose_ops(device: str, level: int) -> Ops:
     """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references."""
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
+        by_expert = ByExpert(twins.linear, twins.grouped_width)
         gates = {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}
         return Ops(
             embedding=twins.embedding,
@@ -59,6 +69,9 @@ def choose_ops(device: str, level: int) -> Ops:
             rms_norm=twins.rms_norm,
             add_rms_norm=twins.add_rms_norm,
             rope_and_write=twins.rope_and_write,
+            grouped_linear=by_expert.linear,
+            grouped_sum=by_expert.sum,
+            pack_grouped=twins.pack_grouped,
             draw=twins.draw,
         )
     if device == "cuda" and level >= 1:

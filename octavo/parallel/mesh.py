@@ -32,3 +32,4 @@ class Mesh:
     tp: Group = Group()  # cuts layers
     pp: Group = Group()  # cuts the stack of layers into stages
     dp: Group = Group()  # copies
+    ep: Group = Group()  # spreads whole experts

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from octavo.ops.linear import Norm
+from octavo.ops.route import Routes
 from octavo.parallel.shard import ParamSpec
 
 
@@ -22,3 +23,12 @@ class Plain:
 
     def rows(self, layer: Any, tokens: torch.Tensor, first: int) -> torch.Tensor:
         return layer.ops.embedding(tokens, layer.weight, first)
+
+    def finish_grouped(self, layer: Any) -> None:
+        layer.weight.data = layer.ops.pack_grouped(layer.weight.data)
+
+    def grouped_linear(self, layer: Any, x: torch.Tensor, routes: Routes, gate: str) -> torch.Tensor:
+        return layer.ops.grouped_linear(x, layer.weight, layer.bias, routes, gate)
+
+    def grouped_sum(self, layer: Any, x: torch.Tensor, routes: Routes, residual: torch.Tensor | None) -> torch.Tensor:
+        return layer.ops.grouped_sum(x, layer.weight, layer.bias, routes, residual)

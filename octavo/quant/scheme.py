@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from octavo.ops.linear import Norm
+from octavo.ops.route import Routes
 from octavo.parallel.shard import ParamSpec
 
 
@@ -28,4 +29,25 @@ class Scheme(Protocol):
 
         The layer was finished if a head multiplies with the same table, and else not.
         """
+        ...
+
+
+@runtime_checkable
+class GroupedScheme(Protocol):
+    """A scheme that can also store the weights of many experts: each parameter that `params` names has the experts as its first axis."""
+
+    def params(self, in_features: int, out_features: int, dtype: torch.dtype) -> dict[str, ParamSpec]:
+        """The parameters of one expert, as of a linear layer."""
+        ...
+
+    def finish_grouped(self, layer: Any) -> None:
+        """Once, when all parameters of all experts are loaded."""
+        ...
+
+    def grouped_linear(self, layer: Any, x: torch.Tensor, routes: Routes, gate: str) -> torch.Tensor:
+        """The product of each pair with the layer's weights and its gate, as `GroupedLinearOp`."""
+        ...
+
+    def grouped_sum(self, layer: Any, x: torch.Tensor, routes: Routes, residual: torch.Tensor | None) -> torch.Tensor:
+        """The weighted sum over each token's experts, as `GroupedSumOp`."""
         ...

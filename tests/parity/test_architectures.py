@@ -16,6 +16,17 @@ MODELS = {
     "qwen2 with late windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3 tied": ("qwen3", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
+    "mixtral": ("mixtral", {"num_local_experts": 5}),
+    "mixtral with a window": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 9}),
+    "qwen2 moe": (
+        "qwen2_moe",
+        {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32},
+    ),
+    "qwen3 moe": ("qwen3_moe", {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True}),
+    "qwen3 moe with dense layers": (
+        "qwen3_moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0], "head_dim": 16},
+    ),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
     "smollm3 with windows": ("smollm3", {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}),
     "phi3": ("phi3", {}),

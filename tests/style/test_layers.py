@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("types", "config"),
     "plan": ("core", "config", *BASE),
     "text": ("types", "config", "env"),
-    "ops": ("context", "env"),
+    "ops": ("context", "env", "config.experts"),
     "parallel": TENSORS,
     "quant": (*TENSORS, "parallel"),
     "attention": TENSORS,

@@ -83,6 +83,15 @@ class Twins:
         panels = weight.view(n // PANEL, PANEL, k // pair, pair).transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return weight.view(panels.shape).copy_(panels)
 
+    def pack_grouped(self, weight: torch.Tensor) -> torch.Tensor:
+        """Each expert's weight [experts, n, k] in panels; a whole weight [n, k] has the same panels."""
+        panels = self.pack_linear(weight.flatten(0, 1)) if weight.shape[1] % PANEL == 0 else weight
+        return panels.unflatten(0, (weight.shape[0], -1)) if panels.dim() == 4 else weight
+
+    def grouped_width(self, weight: torch.Tensor) -> int:
+        """Outputs of each expert's weight, as `pack_grouped` laid them out."""
+        return weight.shape[1] * PANEL if weight.dim() == 5 else weight.shape[1]
+
     def packed_product(
         self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
     ) -> torch.Tensor:
