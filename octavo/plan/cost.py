@@ -17,7 +17,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.core.plan import StepShape
 from octavo.plan.devices import Device, table_name
-from octavo.plan.memory import kv_bytes_per_token, num_parameters, one_rank, weight_bytes
+from octavo.plan.memory import active_parameters, kv_bytes_per_token, mlp_activations, num_parameters, one_rank, weight_bytes
 
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
@@ -65,6 +65,8 @@ class Roofline:
     token_collective_s: float
     eager_s: float = 0.0
     graph_sequences: int = 0  # of the largest step that is recorded as a graph; others, and those that read prompts, are launched
+    idle_s: float = 0.0  # of the weights, the experts' that one token does not go to,
+    passed_over: float = 0.0  # and how likely a token goes past an expert
 
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> Roofline:
@@ -74,15 +76,18 @@ class Roofline:
         arch = one_rank(arch, ranks)
         weight_size = weight_bytes(arch, settings.dtype, settings.packed) / num_parameters(arch)
         head = arch.vocab * arch.hidden
-        layers = num_parameters(arch) - head * (1 if arch.tied_embeddings else 2)
+        ends = head * (1 if arch.tied_embeddings else 2)
+        layers, active = num_parameters(arch) - ends, active_parameters(arch) - ends
+        experts = {layer.experts for layer in arch.layers if layer.experts}
         token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth
         windows = [layer.window for layer in arch.layers if layer.window is not None]
-        moved = 8 * arch.hidden + 2 * (arch.q_dim + arch.kv_dim) + 4 * arch.intermediate  # read and written, for each token and layer
+        inner = mlp_activations(arch, arch.layers[-1].experts)
+        moved = 8 * arch.hidden + 2 * (arch.q_dim + arch.kv_dim) + inner + inner // 3  # read and written, for each token and layer
         collectives = 2 * arch.num_layers if ranks > 1 else 0
         return Roofline(
             step_s=STEP_S[device.kind] + LAYER_S[device.kind] * arch.num_layers,
             weights_s=(layers + head) * weight_size / bandwidth,
-            token_products_s=2 * layers / flops,
+            token_products_s=2 * active / flops,
             sampled_products_s=2 * head / flops,
             pair_s=4 * arch.q_dim * arch.num_layers / flops,
             kv_token_s=token_bytes * (arch.num_layers - len(windows)),
@@ -93,20 +98,23 @@ class Roofline:
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,
             eager_s=EAGER_LAYER_S[device.kind] * arch.num_layers,
             graph_sequences=graph_sequences(settings),
+            idle_s=(layers - active) * weight_size / bandwidth,
+            passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
         )
 
     def terms(self, shape: StepShape) -> Terms:
         """What each part of the step needs at the hardware's best."""
         products_s = shape.num_tokens * self.token_products_s + shape.num_sampled * self.sampled_products_s
-        both_s: float = (self.weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
+        weights_s = self.weights_s - self.idle_s * self.passed_over ** max(0, shape.num_tokens - 1)
+        both_s: float = (weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
         context = shape.decode_context
         kv_s = context * self.kv_token_s
         for window, token_s in self.windows:
             kv_s += min(context, window * shape.num_sequences) * token_s
         found = Terms(
             self.step_s,
-            self.weights_s,
-            both_s - self.weights_s,
+            weights_s,
+            both_s - weights_s,
             min(shape.num_tokens, FEW_TOKENS) * self.token_products_s,
             shape.prefill_pairs * self.pair_s,
             kv_s,
@@ -158,7 +166,8 @@ class CostKey(NamedTuple):
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> CostKey:
         attention = f"{arch.heads}-{arch.kv_heads}x{arch.head_dim}"
-        shape = f"{arch.family}-{arch.num_layers}x{arch.hidden}x{arch.intermediate}-{attention}-{arch.vocab}"
+        mixtures = sorted({f"-{e.num}x{e.intermediate}by{e.choice.per_token}" for layer in arch.layers if (e := layer.experts)})
+        shape = f"{arch.family}-{arch.num_layers}x{arch.hidden}x{arch.intermediate}-{attention}-{arch.vocab}{''.join(mixtures)}"
         name = table_name(device.name) if device.kind == "cuda" else f"cpu{device.cores}"
         layout = f"tp{settings.tensor_parallel_size}-pp{settings.pipeline_parallel_size}"
         return CostKey(shape, name, layout, f"O{settings.optimization_level}-{settings.dtype}-{settings.kv_dtype}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from octavo.config.architecture import Architecture, Norms, QkNorm
+from octavo.config.architecture import Architecture, LayerConfig, Norms, QkNorm
+from octavo.config.experts import Experts
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.core.kv.layout import KVLayout, lay_out
 from octavo.core.kv.specs import DTYPE_BYTES
@@ -57,11 +58,29 @@ def num_parameters(arch: Architecture) -> int:
     """Numbers in the checkpoint, counted from the shapes."""
     attention = arch.hidden * (arch.q_dim + 2 * arch.kv_dim) + arch.q_dim * arch.hidden
     biases = (arch.q_dim + 2 * arch.kv_dim) * arch.qkv_bias + arch.hidden * arch.o_bias
-    mlp = 3 * arch.hidden * arch.intermediate + (2 * arch.intermediate + arch.hidden) * arch.mlp_bias
+    mlps = sum(_mlp_parameters(arch, layer.experts) for layer in arch.layers)
     norms = arch.hidden * (4 if arch.norms is Norms.BOTH else 2)
     norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]
     embeddings = arch.vocab * arch.hidden * (1 if arch.tied_embeddings else 2)
-    return embeddings + arch.num_layers * (attention + biases + mlp + norms) + arch.hidden
+    return embeddings + arch.num_layers * (attention + biases + norms) + mlps + arch.hidden
+
+
+def active_parameters(arch: Architecture) -> int:
+    """Those that one token is multiplied with: of a layer's experts only its own."""
+    idle = [(e.num - e.choice.per_token) * _expert_parameters(arch, e) for layer in arch.layers if (e := layer.experts)]
+    return num_parameters(arch) - sum(idle)
+
+
+def _mlp_parameters(arch: Architecture, experts: Experts | None) -> int:
+    if experts is None:
+        return 3 * arch.hidden * arch.intermediate + (2 * arch.intermediate + arch.hidden) * arch.mlp_bias
+    router = experts.num * (arch.hidden + experts.bias + experts.correction)
+    shared = 3 * arch.hidden * experts.shared_intermediate + arch.hidden * experts.shared_gate
+    return experts.num * _expert_parameters(arch, experts) + router + shared
+
+
+def _expert_parameters(arch: Architecture, experts: Experts) -> int:
+    return 3 * arch.hidden * experts.intermediate + (2 * experts.intermediate + arch.hidden) * experts.bias
 
 
 def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture:
@@ -77,8 +96,17 @@ def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture
         kv_heads=max(1, arch.kv_heads // tensor),
         intermediate=-(-arch.intermediate // tensor),
         vocab=-(-arch.vocab // tensor),
-        layers=arch.layers[: -(-arch.num_layers // pipeline)],
+        layers=tuple(_cut_experts(layer, tensor) for layer in arch.layers[: -(-arch.num_layers // pipeline)]),
     )
+
+
+def _cut_experts(layer: LayerConfig, tensor: int) -> LayerConfig:
+    """The layer with each expert's inner features shared by so many ranks."""
+    experts = layer.experts
+    if experts is None:
+        return layer
+    inner, shared = -(-experts.intermediate // tensor), -(-experts.shared_intermediate // tensor)
+    return replace(layer, experts=replace(experts, intermediate=inner, shared_intermediate=shared))
 
 
 def weight_bytes(arch: Architecture, dtype: str, packed: Packed = NOTHING_PACKED) -> int:
@@ -134,7 +162,7 @@ def costs(
     """Everything but the KV cache, for one device of `kind`."""
     size = DTYPE_BYTES[dtype]
     # The widest point of a layer: the residual stream, what attention reads and writes, and the MLP's two inner products.
-    widest = 3 * arch.hidden + 2 * arch.q_dim + 2 * arch.kv_dim + 3 * arch.intermediate
+    widest = 3 * arch.hidden + 2 * arch.q_dim + 2 * arch.kv_dim + max(mlp_activations(arch, layer.experts) for layer in arch.layers)
     groups = len({layer.window for layer in arch.layers})
     table_bytes = 4 * groups * -(-max_model_len // block_size)
     on_gpu = kind == "cuda"
@@ -146,6 +174,13 @@ def costs(
         graph_bytes=num_graphs * GRAPH_BYTES if on_gpu else 0,
         reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
     )
+
+
+def mlp_activations(arch: Architecture, experts: Experts | None) -> int:
+    """Values a token that an MLP's products leave; of experts, each of a token's own leaves a result as wide as the residual stream."""
+    if experts is None:
+        return 3 * arch.intermediate
+    return experts.choice.per_token * (3 * experts.intermediate + arch.hidden) + 3 * experts.shared_intermediate
 
 
 LENGTHS = (1024, 4096, 16384, 32768, 131072)

@@ -20,3 +20,14 @@ GEMMA3_1B = {
     "num_hidden_layers": 26, "num_key_value_heads": 1, "max_position_embeddings": 32768, "sliding_window": 512,
     "sliding_window_pattern": 6, "vocab_size": 262144, "dtype": "bfloat16",
 }  # fmt: skip
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 128, "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
+    "num_hidden_layers": 48, "num_key_value_heads": 4, "max_position_embeddings": 40960, "moe_intermediate_size": 768,
+    "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True, "tie_word_embeddings": False, "vocab_size": 151936,
+    "dtype": "bfloat16",
+}  # fmt: skip
+MIXTRAL_8X7B = {
+    "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "tie_word_embeddings": False, "vocab_size": 32000, "dtype": "bfloat16",
+}  # fmt: skip

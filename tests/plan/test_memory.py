@@ -11,6 +11,7 @@ from octavo.config.resolve import resolve
 from octavo.core.kv.layout import lay_out
 from octavo.plan.devices import GIB, MIB, Device
 from octavo.plan.memory import (
+    active_parameters,
     kv_bytes_per_token,
     kv_layout,
     longest_fit,
@@ -22,7 +23,7 @@ from octavo.plan.memory import (
 )
 from octavo.worker.memory import allocate, bind
 from tests.attention.kv_memory import Keeper
-from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B, QWEN25_32B
+from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B, QWEN25_32B
 
 HEADS_OF_64 = {**LLAMA3_8B, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 5}
 
@@ -33,11 +34,18 @@ def read(config: dict[str, Any]) -> Architecture:
 
 @pytest.mark.parametrize(
     ("config", "published"),
-    [(LLAMA3_8B, 8_030_261_248), (QWEN25_32B, 32_763_876_352), (QWEN3_06B, 596_049_920), (GEMMA3_1B, 999_885_952)],
+    [(LLAMA3_8B, 8_030_261_248), (QWEN25_32B, 32_763_876_352), (QWEN3_06B, 596_049_920), (GEMMA3_1B, 999_885_952),
+     (QWEN3_30B_A3B, 30_532_122_624), (MIXTRAL_8X7B, 46_702_792_704)],
 )
 def test_parameters_are_those_of_the_published_checkpoints(config: dict[str, Any], published: int) -> None:
     assert num_parameters(read(config)) == published
     assert weight_bytes(read(config), "bfloat16") == 2 * published
+
+
+def test_a_token_meets_the_published_part_of_a_mixture_s_parameters() -> None:
+    assert active_parameters(read(QWEN3_30B_A3B)) == pytest.approx(3.35e9, rel=0.01)
+    assert active_parameters(read(MIXTRAL_8X7B)) == pytest.approx(12.88e9, rel=0.01)
+    assert active_parameters(read(LLAMA3_8B)) == num_parameters(read(LLAMA3_8B))
 
 
 def test_llama3_8b_keeps_128_kib_a_token_and_2_mib_a_block() -> None:
