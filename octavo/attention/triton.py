@@ -190,6 +190,7 @@ class TritonAttention:
         num_sms: int,
     ) -> None:
         from octavo.attention.triton_decode import attend_pieces
+        from octavo.ops.triton.dependent import launch
 
         pieces = plan.pieces.get(shape)
         if pieces is None:
@@ -201,6 +202,7 @@ class TritonAttention:
             *_layout(plan, q, kv, scales, shape),
             SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(power_of_2(sharing * few), ROWS),
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
+            **launch(q.device),
         )  # fmt: skip
 
     def _run_tiles(

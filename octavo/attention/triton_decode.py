@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales
+from octavo.ops.triton.dependent import follow
 
 
 @triton.jit
@@ -49,8 +50,10 @@ def attend_pieces(
     SOFTCAPPED: tl.constexpr,
     SCALED: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid: (kv_heads, num_pieces)."""
+    follow(PDL)
     head, piece = tl.program_id(0), tl.program_id(1)
     kv_heads = tl.num_programs(0)
     record = pieces + piece * 8

@@ -6,11 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.triton.dependent import follow, launch
+
 _BLOCK = 4096
 
 
 @triton.jit
-def _best_of_parts(logits, part_peak, part_token, vocab, stride, PARTS, BLOCK: tl.constexpr):
+def _best_of_parts(logits, part_peak, part_token, vocab, stride, PARTS, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = part * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(logits + row * stride + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
@@ -22,7 +25,8 @@ def _best_of_parts(logits, part_peak, part_token, vocab, stride, PARTS, BLOCK: t
 
 
 @triton.jit
-def _best_of_all(part_peak, part_token, peaks, tokens, PARTS, BLOCK: tl.constexpr):
+def _best_of_all(part_peak, part_token, peaks, tokens, PARTS, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     value = tl.load(part_peak + row * PARTS + at, mask=at < PARTS, other=-float("inf"))
@@ -41,6 +45,11 @@ def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     peaks = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows:
-        _best_of_parts[(num_rows, parts)](logits, part_peak, part_token, vocab, logits.stride(0), parts, BLOCK=_BLOCK, num_warps=4)
-        _best_of_all[(num_rows,)](part_peak, part_token, peaks, tokens, parts, BLOCK=triton.next_power_of_2(parts), num_warps=1)
+        given = launch(logits.device)
+        _best_of_parts[(num_rows, parts)](
+            logits, part_peak, part_token, vocab, logits.stride(0), parts, BLOCK=_BLOCK, num_warps=4, **given
+        )
+        _best_of_all[(num_rows,)](
+            part_peak, part_token, peaks, tokens, parts, BLOCK=triton.next_power_of_2(parts), num_warps=1, **given
+        )
     return tokens, peaks

@@ -6,14 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.triton.dependent import follow, launch
+
 _BLOCK = 128
 
 
 @triton.jit
 def _decode_batch(
     row_ids, computed, last_token, table, tokens, positions, lengths, rows, slots, num, padding, width, block_tokens,
-    FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < num
     row = tl.load(row_ids + at, mask=inside, other=padding)
@@ -43,5 +46,5 @@ def decode_batch(
     num = row_ids.numel()
     _decode_batch[(triton.cdiv(num, _BLOCK),)](
         row_ids, computed, last_token, block_table, *out, slots, num, padding, block_table.shape[1], block_tokens,
-        FIRST=first, BLOCK=_BLOCK, num_warps=4,
+        FIRST=first, BLOCK=_BLOCK, num_warps=4, **launch(row_ids.device),
     )  # fmt: skip

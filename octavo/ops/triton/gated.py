@@ -6,12 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.triton.dependent import follow, launch
+
 _BLOCK = 1024
 _SQRT_2_OVER_PI = 0.7978845608028654
 
 
 @triton.jit
-def _gated(gate_up, y, n, GELU: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(gate_up, y, n, GELU: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -37,5 +40,7 @@ def _launch(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     rows, n = gate_up.shape[0], gate_up.shape[1] // 2
     y = torch.empty((rows, n), dtype=gate_up.dtype, device=gate_up.device)
     if rows:
-        _gated[(rows, triton.cdiv(n, _BLOCK))](gate_up, y, n, GELU=gelu, C=_SQRT_2_OVER_PI, BLOCK=_BLOCK)
+        _gated[(rows, triton.cdiv(n, _BLOCK))](
+            gate_up, y, n, GELU=gelu, C=_SQRT_2_OVER_PI, BLOCK=_BLOCK, **launch(y.device)
+        )
     return y

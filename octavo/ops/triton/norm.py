@@ -6,9 +6,12 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.triton.dependent import follow, launch
+
 
 @triton.jit
-def _rms_norm(x, y, weight, n, x_stride, eps, BLOCK: tl.constexpr):
+def _rms_norm(x, y, weight, n, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < n
@@ -18,7 +21,8 @@ def _rms_norm(x, y, weight, n, x_stride, eps, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _add_rms_norm(x, residual, y, weight, n, eps, scale, BLOCK: tl.constexpr):
+def _add_rms_norm(x, residual, y, weight, n, eps, scale, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < n
@@ -38,7 +42,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     y = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
     if rows.shape[0]:
         block = triton.next_power_of_2(n)
-        _rms_norm[(rows.shape[0],)](rows, y, weight, n, rows.stride(0), eps, BLOCK=block, num_warps=_warps(block))
+        _rms_norm[(rows.shape[0],)](
+            rows, y, weight, n, rows.stride(0), eps, BLOCK=block, num_warps=_warps(block), **launch(x.device)
+        )
     return y.view(x.shape)
 
 
@@ -49,7 +55,9 @@ def add_rms_norm(
     y = torch.empty_like(residual)
     if x.shape[0]:
         block = triton.next_power_of_2(x.shape[1])
-        _add_rms_norm[(x.shape[0],)](x, residual, y, weight, x.shape[1], eps, scale, BLOCK=block, num_warps=_warps(block))
+        _add_rms_norm[(x.shape[0],)](
+            x, residual, y, weight, x.shape[1], eps, scale, BLOCK=block, num_warps=_warps(block), **launch(x.device)
+        )
     return y, residual
 
 

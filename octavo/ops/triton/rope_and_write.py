@@ -11,6 +11,7 @@ import triton.language as tl
 
 from octavo.ops.kv_format import LARGEST, scaling
 from octavo.ops.room import token_room
+from octavo.ops.triton.dependent import follow, launch
 from octavo.ops.triton.norm import rms_norm
 
 _HEADS_AT_ONCE = 8
@@ -77,8 +78,9 @@ def _compressed(first, second, inside, whole, own, mask, SCALED: tl.constexpr, L
 def _rope_and_write(
     qkv, q_out, kv, scales, positions, slots, cos_sin, q_norm, k_norm, eps, heads, kv_heads, qkv_stride, block_stride, scale_stride,
     block_tokens: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, NORM: tl.constexpr, HB: tl.constexpr, HALF: tl.constexpr,
-    SCALED: tl.constexpr, LIMIT: tl.constexpr,
+    SCALED: tl.constexpr, LIMIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts = tl.cdiv(heads, HB)
@@ -146,6 +148,6 @@ def rope_and_write(
             0 if scales is None else scales.stride(0),
             block_tokens=block_tokens, D=head_dim, ROTATED=0 if cos_sin is None else cos_sin.shape[1], NORM=q_norm is not None,
             HB=_HEADS_AT_ONCE, HALF=triton.next_power_of_2(head_dim // 2), SCALED=scaling(scales), LIMIT=LARGEST.get(kv.dtype, 0.0),
-            num_warps=4,
+            num_warps=4, **launch(qkv.device),
         )  # fmt: skip
     return q_out
