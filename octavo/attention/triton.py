@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 RECORD = 8  # int32 values a piece or a tile, see triton_schedule
 ROWS = 16  # of the smallest tensor-core product: heads that share a KV head times tokens fill it for nothing
+SMALLEST_ROOM = 16  # slices
 WORK = 8192  # comparisons of items with slices that one scheduling program makes at a time
 FEW_SLICES, MANY_SLICES, LONG_SLICE = 4, 128, 1024  # where one tuning becomes better than the other
 
@@ -260,7 +261,7 @@ def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, 
         torch.empty((num_pieces, shape.kv_heads, 2, rows), dtype=torch.float32, device=device),
         torch.empty((num_pieces, shape.kv_heads), dtype=torch.int32, device=device),
     )
-    slices = max(power_of_2(num_slices), 16)
+    slices = _room(num_slices)
     items = max(min(WORK // slices, 64), 1)
     triton_schedule.list_pieces[(-(-num_pieces // items),)](
         batch.starts, batch.lengths, batch.rows, pieces.records, pieces.arrivals,
@@ -277,13 +278,21 @@ def list_tiles(batch: Batch, num_tokens: int, few: int, block_q: int) -> torch.T
 
     num_tiles = num_tokens // block_q + batch.num_slices + 1
     tiles = torch.empty((num_tiles, RECORD), dtype=torch.int32, device=batch.lengths.device)
-    slices = max(power_of_2(batch.num_slices + 1), 16)
+    slices = _room(batch.num_slices + 1)
     items = max(min(WORK // slices, 64), 1)
     triton_schedule.list_tiles[(-(-num_tiles // items),)](
         batch.starts, batch.lengths, batch.rows, tiles, batch.num_slices, num_tokens, num_tiles, few,
         BLOCK_Q=block_q, SLICES=slices, ITEMS=items,
     )  # fmt: skip
     return tiles
+
+
+def _room(num_slices: int) -> int:
+    """For so many slices the scheduling kernels are compiled: few sizes, since each is a kernel of its own."""
+    room = SMALLEST_ROOM
+    while room < num_slices:
+        room *= 8
+    return room
 
 
 def _few(shape: AttentionShape) -> int:

@@ -1,6 +1,7 @@
 """First steps before the first request: ordinary plans of the kinds that come later.
 
-After them kernels are compiled and loaded, libraries have chosen their algorithms, and the allocator has taken what the largest step needs.
+After them kernels are compiled and loaded, libraries have chosen their algorithms, and the allocator has taken what the largest step needs:
+memory that it first has to ask the driver for stops the host until the device is idle.
 """
 
 from __future__ import annotations
@@ -13,31 +14,47 @@ from octavo.types import SamplingParams
 from octavo.worker.runner import Runner
 
 GREEDY = SamplingParams(temperature=0.0)
-NUM_PROMPTS = 4  # that share a step
+NUM_PROMPTS = 4  # that share a step of the whole budget
+MORE_PROMPTS = 100  # with as many sequences kernels may be other ones, as with the most that there can be
 SMALLEST = 32  # tokens of each
 MIXED_CHUNK = 3  # tokens of the one prompt that a mixed step reads on
 
 
 def warm_up(runner: Runner, settings: Resolved) -> None:
-    """Steps of the whole token budget and of ever smaller parts of it, each followed by a mixed one.
+    """Steps of prompts, each followed by a mixed one that samples them all.
 
-    What they leave in the KV memory is never looked at.
+    A few prompts that fill the token budget, and ever smaller parts of it; then many short ones. What they leave in the KV memory is never
+    looked at.
     """
-    num_rows = min(NUM_PROMPTS, settings.max_num_seqs)
-    room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
-    most = min(settings.max_num_batched_tokens // num_rows, room)
-    if most < 2:
-        return
-    for number, each in enumerate(_halves(most)):
-        rests = (MIXED_CHUNK, *(1 for _ in range(1, num_rows)))  # tokens of each row that the second step reads
-        tokens = (0,) * (each + MIXED_CHUNK)
-        admitted = tuple(
-            Admission(row, number, GREEDY, 0, tokens[: each + rest], each + rest, 0, _blocks(runner, row, each + rest))
-            for row, rest in enumerate(rests)
-        )
-        runner.step(Plan(number, tuple(Slice(row, number, each, 0, False, tokens[:each]) for row in range(num_rows)), admitted)).result()
-        runner.step(Plan(number, tuple(Slice(row, number, rest, 0, True, tokens[:rest]) for row, rest in enumerate(rests)))).result()
-        runner.rows.apply(Plan(number, retired=tuple(range(num_rows))))
+    for num_rows, most in _prompts(runner, settings):
+        sizes = _halves(most) if num_rows <= NUM_PROMPTS else [most]
+        for each in sizes:
+            _step_twice(runner, num_rows, each)
+
+
+def _prompts(runner: Runner, settings: Resolved) -> Iterator[tuple[int, int]]:
+    """How many prompts share a step, and the most tokens of each."""
+    for wanted in (NUM_PROMPTS, MORE_PROMPTS, settings.max_num_seqs):
+        num_rows = min(wanted, settings.max_num_seqs)
+        room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
+        most = min(settings.max_num_batched_tokens // num_rows, room)
+        if wanted > NUM_PROMPTS:
+            most = min(most, SMALLEST // 2)
+        if most >= 2 and num_rows + MIXED_CHUNK - 1 <= settings.max_num_batched_tokens:
+            yield num_rows, most
+
+
+def _step_twice(runner: Runner, num_rows: int, each: int) -> None:
+    """A step of `num_rows` prompts of `each` tokens, then one that reads on in the first and decodes the others."""
+    rests = (MIXED_CHUNK, *(1 for _ in range(1, num_rows)))  # tokens of each row that the second step reads
+    tokens = (0,) * (each + MIXED_CHUNK)
+    admitted = tuple(
+        Admission(row, each, GREEDY, 0, tokens[: each + rest], each + rest, 0, _blocks(runner, row, each + rest))
+        for row, rest in enumerate(rests)
+    )
+    runner.step(Plan(each, tuple(Slice(row, each, each, 0, False, tokens[:each]) for row in range(num_rows)), admitted)).result()
+    runner.step(Plan(each, tuple(Slice(row, each, rest, 0, True, tokens[:rest]) for row, rest in enumerate(rests)))).result()
+    runner.rows.apply(Plan(each, retired=tuple(range(num_rows))))
 
 
 def _halves(most: int) -> Iterator[int]:
