@@ -47,7 +47,7 @@ TILES = [
     TileTuning(block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages)
     for block_m, block_n, warps, stages in [(128, 128, 8, 3), (128, 128, 8, 5), (64, 64, 4, 3)]
 ]
-SHARES = [(2, 64), (4, 64), (4, 256), (8, 128)]  # programs a multiprocessor, shortest piece
+SHARES = [(2, 64), (4, 64), (4, 256), (6, 64), (8, 64), (8, 128), (16, 64)]  # programs a multiprocessor, shortest piece
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ def uneven(model: str, num: int) -> Case:
     return Case(f"{model} {num} x 100..1200", model, tuple((1, rng.randint(100, 1200)) for _ in range(num)))
 
 
+def late(num: int, low: int, high: int) -> Case:
+    """What is left of many sequences that end at different times."""
+    rng = random.Random(2)
+    return Case(f"qwen {num} x {low}..{high}", "qwen", tuple((1, rng.randint(low, high)) for _ in range(num)))
+
+
 def prompts(model: str, num: int) -> Case:
     rng = random.Random(1)
     return Case(f"{model} {num} x 100..1024 fresh", model, tuple((n, n) for n in (rng.randint(100, 1024) for _ in range(num))))
@@ -92,7 +98,7 @@ def prompts(model: str, num: int) -> Case:
 DECODES = [
     uneven("qwen", 256), decode("llama", 256, 256), decode("llama", 64, 256), decode("qwen", 1, 160), decode("llama", 1, 64),
     decode("llama", 1, 512), decode("llama", 1, 2048), decode("llama", 1, 8192), decode("llama", 8, 2048), decode("llama", 64, 2048),
-    decode("qwen", 8, 512), decode("llama", 256, 64),
+    decode("qwen", 8, 512), decode("llama", 256, 64), late(185, 400, 1400), late(130, 600, 1600), late(64, 900, 1900), late(28, 1000, 2000),
 ]  # fmt: skip
 FRESH = [
     Case("llama 4 x 4096 fresh", "llama", ((4096, 4096),) * 4),
@@ -530,7 +536,7 @@ def compile_all() -> None:
         if pieces is not None:
             cost = compile_for(
                 attend_pieces, pointers | dict(pieces="*i32", partial="*fp32", stats="*fp32", arrivals="*i32") | numbers,
-                common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=pieces.block_n),
+                common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=pieces.block_n, PDL=True),
                 num_warps=pieces.num_warps, num_stages=pieces.num_stages,
             )  # fmt: skip
             print(f"pieces, {sharing} heads, {kv}, {label(pieces)}: {cost}", flush=True)
