@@ -60,16 +60,28 @@ class Record:
 
 def summarize(record: Record) -> dict[str, Any]:
     """Plain data: seconds and tokens. Latencies have their mean and percentiles."""
+    used = record.usage
+    over = used.seconds or 1.0
+    return {
+        **felt(record),
+        "refused": record.num_refused,
+        "queue_s": spread(one.queued_s for one in record.served if one.num_output),
+        "kv_usage": {"mean": used.kv / over, "max": used.most_kv},
+        "running": {"mean": used.running / over, "max": used.most_running},
+        "waiting": {"mean": used.waiting / over, "max": used.most_waiting},
+        **record.counts,
+    }
+
+
+def felt(record: Record) -> dict[str, Any]:
+    """What a client can tell of a run."""
     served = [one for one in record.served if one.num_output]
     begin_s = min((one.arrival_s for one in served), default=0.0)
     seconds = max((one.last_s for one in served), default=0.0) - begin_s
     num_prompt, num_output = sum(one.num_prompt for one in served), sum(one.num_output for one in served)
     long = [one for one in served if one.num_output > 1]
-    used = record.usage
-    over = used.seconds or 1.0
     return {
         "requests": len(served),
-        "refused": record.num_refused,
         "seconds": seconds,
         "input_tokens": num_prompt,
         "output_tokens": num_output,
@@ -80,12 +92,7 @@ def summarize(record: Record) -> dict[str, Any]:
         "itl_s": spread(record.gaps_s),
         "tpot_s": spread((one.last_s - one.first_s) / (one.num_output - 1) for one in long),
         "e2e_s": spread(one.last_s - one.arrival_s for one in served),
-        "queue_s": spread(one.queued_s for one in served),
         "prefix_hit_rate": sum(one.num_cached for one in served) / num_prompt if num_prompt else 0.0,
-        "kv_usage": {"mean": used.kv / over, "max": used.most_kv},
-        "running": {"mean": used.running / over, "max": used.most_running},
-        "waiting": {"mean": used.waiting / over, "max": used.most_waiting},
-        **record.counts,
     }
 
 
@@ -113,7 +120,7 @@ LATENCIES = {
 
 
 def as_table(found: Mapping[str, Any]) -> str:
-    """One screen."""
+    """One screen. What a run could not tell is left out."""
     lines = [
         f"  {found['requests']:,} requests in {found['seconds']:.1f} s: {found['requests_per_s']:.2f} requests/s, "
         f"{found['output_tokens_per_s']:,.0f} output tokens/s, {found['prompt_tokens_per_s']:,.0f} prompt tokens/s"
@@ -122,11 +129,16 @@ def as_table(found: Mapping[str, Any]) -> str:
         f"  {'milliseconds':<24}" + "".join(f"{name:>11}" for name in ("mean", *(f"p{percent}" for percent in PERCENTS))),
     ]
     for name, label in LATENCIES.items():
-        lines.append(f"  {label:<24}" + "".join(f"{1000 * value:>11,.1f}" for value in found[name].values()))
+        if name in found:
+            lines.append(f"  {label:<24}" + "".join(f"{1000 * value:>11,.1f}" for value in found[name].values()))
     lines.append("")
     lines.append(f"  {'':<24}{'mean':>11}{'most':>11}")
-    lines.append(f"  {'KV memory in use':<24}{found['kv_usage']['mean']:>11.1%}{found['kv_usage']['max']:>11.1%}")
-    lines += [f"  {'requests ' + name:<24}{found[name]['mean']:>11,.1f}{found[name]['max']:>11,}" for name in ("running", "waiting")]
+    if "kv_usage" in found:
+        lines.append(f"  {'KV memory in use':<24}{found['kv_usage']['mean']:>11.1%}{found['kv_usage']['max']:>11.1%}")
+    for name in ("running", "waiting"):
+        if name in found:
+            lines.append(f"  {'requests ' + name:<24}{found[name]['mean']:>11,.1f}{found[name]['max']:>11,}")
     lines.append("")
-    lines.append(f"  preemptions {found.get('preemptions', 0):,.0f}, prompt tokens found in the cache {found['prefix_hit_rate']:.1%}")
+    preempted = f"preemptions {found['preemptions']:,.0f}, " if "preemptions" in found else ""
+    lines.append(f"  {preempted}prompt tokens found in the cache {found['prefix_hit_rate']:.1%}")
     return "\n".join(lines)
