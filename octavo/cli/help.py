@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import get_args
 
 from octavo.config.compat import FOREIGN
 from octavo.config.fields import Setting, option, settings_of
@@ -26,10 +27,10 @@ def render(command: str, summary: str, usage: str, topics: tuple[type, ...], ask
     by_topic = {settings_of(topic)[0].topic: settings_of(topic) for topic in topics if settings_of(topic)}
     name = asked.lstrip("-").replace("-", "_").lower().removesuffix("config")
     if not asked:
-        own = {topic: found for topic, found in by_topic.items() if topic in (command, "sampling")}
+        own = {topic: found for topic, found in by_topic.items() if topic in (command.replace(" ", ""), "sampling")}
         groups = ", ".join(topic for topic in by_topic if topic not in own)
         more = [
-            f"More flags by group: --help=<group> with {groups}; --help=<flag>; --help=all.",
+            f"More flags by group: --help=<group> with {groups}; --help=<flag>; --help=all." if groups else "Also: --help=<flag>.",
             "--config FILE reads flags from a YAML file.",
         ]
         return "\n".join([f"usage: octavo {usage}", "", summary, "", *_sections(own), *more])
@@ -84,7 +85,11 @@ def value_name(setting: Setting) -> str:
         return "TEXT ..." if "str" in str(setting.kind) else "N ..."
     if setting.is_mapping:
         return "JSON"
-    return {int: "N", float: "X", str: "TEXT"}.get(setting.kind, "N|auto")
+    names = {int: "N", float: "X", str: "TEXT"}
+    if setting.kind in names:
+        return names[setting.kind]
+    parts = [names.get(part) or "|".join(map(str, get_args(part))) for part in get_args(setting.kind)]
+    return "|".join(parts)
 
 
 def _foreign_section() -> list[str]:

@@ -21,7 +21,7 @@ class Command:
     quiet: bool = False  # log warnings only, unless OCTAVO_LOGGING_LEVEL says otherwise
 
     def module(self, name: str) -> Any:
-        return importlib.import_module(f"octavo.cli.{name}")
+        return importlib.import_module(f"octavo.cli.{name.replace(' ', '_')}")
 
 
 COMMANDS = {
@@ -29,7 +29,12 @@ COMMANDS = {
     "generate": Command("Continue prompts and print the text.", "generate [MODEL] -p PROMPT [flags]", quiet=True),
     "chat": Command("Talk to a model, loaded here or behind --url.", "chat [MODEL] [flags]", quiet=True),
     "batch": Command("Answer a file of requests, in OpenAI's batch form.", "batch [MODEL] -i IN.jsonl -o OUT.jsonl [flags]"),
-    "bench": Command("Measure latency, throughput or the cost of steps.", "bench latency|throughput|cost [--case dec256] [flags]", "kind"),
+    "bench": Command(
+        "Measure latency, throughput or the cost of steps.", "bench latency|throughput|cost|serve [--case dec256] [flags]", "kind"
+    ),
+    "bench serve": Command(
+        "Measure a running server under a load.", "bench serve [--base-url URL] [--request-rate X] [flags]", None, quiet=True
+    ),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
     "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
 }
@@ -45,15 +50,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if words else 2
-    name, rest = words[0], words[1:]
+    name, rest = split(words)
     if name not in COMMANDS:
         print(f"octavo: {name!r} is no command.\n\n{overview()}", file=sys.stderr)
         return 2
     return run(name, rest)
 
 
+def split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command's name, of two words where there is one of that name, and what follows it."""
+    two = " ".join(words[:2])
+    return (two, list(words[2:])) if two in COMMANDS else (words[0], list(words[1:]))
+
+
 def overview() -> str:
-    lines = [f"  {name:<10}{command.summary}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<13}{command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(["usage: octavo COMMAND [flags]", "", *lines, "", "octavo COMMAND --help tells more; octavo --version the version."])
 
 

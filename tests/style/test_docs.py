@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from octavo.cli.flags import parse
-from octavo.cli.main import COMMANDS
+from octavo.cli.main import COMMANDS, split
 from octavo.config.resolved import Resolved
 from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import lay_out
@@ -93,9 +93,10 @@ def test_commands_in_the_pages_can_be_given() -> None:
         for line in re.findall(r"^(?:    |\$ )(octavo [a-z]+ .*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             words = shlex.split(line, comments=True)
             if not any(mark in line for mark in ("[", "COMMAND", "|", "IN.jsonl")):
-                command = COMMANDS[words[1]]
-                module = command.module(words[1])
-                settings = parse(words[2:], (module.OPTIONS, *module.TOPICS), command.positional)
+                name, rest = split(words[1:])
+                command = COMMANDS[name]
+                module = command.module(name)
+                settings = parse(rest, (module.OPTIONS, *module.TOPICS), command.positional)
                 settings.engine()
                 count += 1
     assert count >= 5, "the pages show commands"
