@@ -42,7 +42,7 @@ _NO_DRAFTS = "speculative decoding is not part of this version; leave it out, th
 _NO_OFFLOAD = "weights stay on the device; use a smaller model or more devices"
 _NO_POOLING = "this version generates text only; use a generating model"
 _FOREIGN_CODE = "classes are not loaded by name; add a file to the project instead (docs/architecture.md)"
-_NO_TOOLS = "tool calls and reasoning are not parsed by this version; leave it out and parse the text in the client"
+_NO_TOOLS = "the server calls no tools itself; leave it out and call them in the client"
 
 MODEL = {
     "task": _refused("it is gone; a model that generates needs no such flag", "auto", "generate"),
@@ -242,14 +242,10 @@ SERVER = {
     "ssl_ciphers": _refused("Python's choice of ciphers is used; put a proxy in front of the server for another one"),
     "enable_ssl_refresh": _refused("certificates are read at start; restart the server after changing them", takes="switch"),
     "middleware": _refused("the server runs no foreign code; put a proxy in front of it", takes="list"),
-    "enable_auto_tool_choice": _refused(_NO_TOOLS, takes="switch"),
-    "tool_call_parser": _refused(_NO_TOOLS),
-    "tool_parser_plugin": _refused(_NO_TOOLS),
-    "reasoning_parser": _refused(_NO_TOOLS),
-    "reasoning_parser_plugin": _refused(_NO_TOOLS),
-    "tool_strict_level": _noted(_NO_TOOLS, "auto"),
+    "tool_parser_plugin": _refused(_FOREIGN_CODE),
+    "reasoning_parser_plugin": _refused(_FOREIGN_CODE),
+    "tool_strict_level": _noted("a tool's own field strict says how exactly its arguments follow the schema", "auto"),
     "tool_server": _refused(_NO_TOOLS),
-    "exclude_tools_when_tool_choice_none": _noted(_NO_TOOLS, takes="switch"),
     "structured_outputs_config": _noted("a request says itself which constraint it wants"),
     "enable_server_load_tracking": _noted("/load always counts", takes="switch"),
     "enable_tokenizer_info_endpoint": _refused("there is no such route; read the model's tokenizer files", takes="switch"),

@@ -37,6 +37,16 @@ class ServerConfig:
         default_factory=dict[str, Any]
     )
     trust_request_chat_template: Annotated[bool, Flag("let a request bring its own chat template")] = False
+    enable_auto_tool_choice: Annotated[bool, Flag("let the model decide whether it calls tools; needs --tool-call-parser")] = False
+    tool_call_parser: Annotated[
+        Literal["hermes", "mistral", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic", "deepseek_v3", "deepseek_v31"] | None,
+        Flag("how the model writes calls of tools"),
+    ] = None
+    reasoning_parser: Annotated[
+        Literal["deepseek_r1", "deepseek_v3", "qwen3", "glm45", "step3", "mistral", "seed_oss"] | None,
+        Flag("how the model tells what it thinks apart from what it answers"),
+    ] = None
+    exclude_tools_when_tool_choice_none: Annotated[bool, Flag('the template sees no tools with tool_choice "none"')] = False
     return_tokens_as_token_ids: Annotated[bool, Flag("log-probabilities name tokens as token_id:17 instead of by text")] = False
     enable_prompt_tokens_details: Annotated[bool, Flag("usage tells how many prompt tokens came from the prefix cache")] = True
     enable_force_include_usage: Annotated[bool, Flag("streams end with usage, asked for or not")] = False
@@ -66,6 +76,8 @@ class ServerConfig:
             raise ConfigError("ssl_cert_reqs", self.ssl_cert_reqs, "use 0, 1 or 2")
         if any(not key for key in self.api_key):
             raise ConfigError("api_key", "", "a key must have at least one character")
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ConfigError("enable_auto_tool_choice", True, "it needs --tool-call-parser, which says how the model writes calls")
         at_least("max_num_queued_reqs", self.max_num_queued_reqs, 1)
         at_least("max_num_queued_tokens", self.max_num_queued_tokens, 1)
         at_least("shutdown_timeout", self.shutdown_timeout, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,16 +32,12 @@ class Shape(Protocol):
         """What a stream says of a choice before its text."""
         ...
 
-    def delta(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
-        """What a stream says of new tokens; None while there is nothing to tell."""
-        ...
-
     def plain_delta(self, index: int, text: str) -> msgspec.Struct:
-        """The same where there is text and nothing else."""
+        """What a stream says where there is text and nothing else."""
         ...
 
-    def plain(self, one: CompletionOutput) -> bool:
-        """Whether `plain_delta` says all of it."""
+    def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
+        """What a stream says of new tokens, as long as there is something to tell; a text stands for its `plain_delta`."""
         ...
 
 
@@ -107,11 +103,13 @@ class Call:
                 if self.body.return_token_ids:
                     chunk.prompt_token_ids = list(self.requests[place].prompt_token_ids)
                 yield sse.event(chunk)
-        if not running_usage and self.shape.plain(one):
-            if one.text:
-                yield template.event(one.text)
-        elif (delta := self.shape.delta(index, place, output, one)) is not None:
-            yield sse.event(self._chunk(delta, running_usage))
+        for news in self.shape.news(index, place, output, one):
+            if not isinstance(news, str):
+                yield sse.event(self._chunk(news, running_usage))
+            elif running_usage:
+                yield sse.event(self._chunk(self.shape.plain_delta(index, news), running_usage))
+            else:
+                yield template.event(news)
 
     def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
         return merged([self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from octavo.serve.answer_format import Answered, AnswerFormat, adapted, answer_format, tool_use
 from octavo.serve.answers import Call, finite, token_name
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.params import check_supported, sampling_params
+from octavo.serve.parts import AnswerReader, CallArguments, CallBegin, Content, Part, Reasoning
 from octavo.serve.prompts import chat_text, make_request
 from octavo.serve.schemas import (
+    CalledFunction,
     ChatBody,
     ChatChoice,
     ChatChunkChoice,
@@ -18,6 +23,8 @@ from octavo.serve.schemas import (
     ChatMessage,
     ChatToken,
     ChosenToken,
+    ToolCall,
+    ToolCallDelta,
 )
 from octavo.types import CompletionOutput, InvalidRequest, Logprob, RequestOutput
 
@@ -27,25 +34,23 @@ async def chat_completions(front: Front, body: ChatBody, label: str) -> Call:
     front.check_model(body.model)
     check_supported(body)
     _check_chat(body)
-    params = sampling_params(body, front.model.intake)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     text, add_special_tokens = chat_text(front, body)
     body.add_special_tokens = add_special_tokens
+    form = answer_format(front.config, use, text)
+    params = adapted(sampling_params(body, front.model.intake), form, front.model.tokenizer)
     try:
         request = await make_request(front, text, body, params, label, add_special_tokens=add_special_tokens)
     except InvalidRequest as error:
         error.field = "messages" if error.field == "prompt" else error.field
         raise
     front.check_room([request])
-    return Call(front, ChatShape(front, body), body, label, [request], [text])
+    return Call(front, ChatShape(front, body, form, request.id), body, label, [request], [text])
 
 
 def _check_chat(body: ChatBody) -> None:
-    if body.tools and body.tool_choice != "none":
-        raise ApiError(400, '`tools` are not supported by this server, except with `tool_choice` "none".', param="tools")
-    if not body.tools and body.tool_choice not in (None, "none", "auto"):
-        raise ApiError(400, "`tool_choice` needs `tools`.", param="tool_choice")
     if body.functions and body.function_call != "none":
-        raise ApiError(400, "`functions` are not supported by this server.", param="functions")
+        raise ApiError(400, "`functions` are not supported; their newer form is `tools`.", param="functions")
     if body.modalities not in (None, ["text"]):
         raise ApiError(400, '`modalities` can only be ["text"].', param="modalities")
     if body.stream and body.prompt_logprobs is not None:
@@ -58,7 +63,11 @@ class ChatShape:
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, front: Front, body: ChatBody) -> None:
+    def __init__(self, front: Front, body: ChatBody, form: AnswerFormat, request_id: str) -> None:
+        self._form = form
+        self._request_id = request_id
+        self._with_reasoning = body.include_reasoning is not False
+        self._readers: dict[int, AnswerReader] = {}  # of a stream, by the choice's number
         self._role = front.config.response_role
         self._tokenizer = front.model.tokenizer
         self._num_alternatives = (body.top_logprobs or 0) if body.logprobs else None
@@ -66,14 +75,28 @@ class ChatShape:
         self._with_ids = bool(body.return_token_ids)
 
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct:
+        reader = self._form.reader()
         return ChatChoice(
             index=index,
-            message=ChatMessage(self._role, one.text),
+            message=self._message(index, Answered.of(reader.push(one.text, last=True))),
             logprobs=self._logprobs(one),
-            finish_reason=one.finish_reason,
+            finish_reason=self._form.finish_reason(one.finish_reason, reader.num_calls),
             stop_reason=one.stop_reason,
             token_ids=one.token_ids if self._with_ids else msgspec.UNSET,
         )
+
+    def _message(self, index: int, answered: Answered) -> ChatMessage:
+        message = ChatMessage(self._role, answered.content)
+        if answered.calls:
+            message.tool_calls = [
+                ToolCall(self._form.call_id(self._request_id, index, call), CalledFunction(name, arguments))
+                for call, (name, arguments) in enumerate(answered.calls)
+            ]
+        if answered.reasoning and self._with_reasoning:
+            message.reasoning_content = message.reasoning = answered.reasoning
+        if not answered.content and (answered.calls or answered.reasoning):
+            message.content = None
+        return message
 
     def opening(self, index: int) -> msgspec.Struct | None:
         return ChatChunkChoice(index=index, delta=ChatDelta(role=self._role, content=""))
@@ -81,21 +104,44 @@ class ChatShape:
     def plain_delta(self, index: int, text: str) -> msgspec.Struct:
         return ChatChunkChoice(index=index, delta=ChatDelta(content=text))
 
-    def plain(self, one: CompletionOutput) -> bool:
-        return self._num_alternatives is None and not self._with_ids and one.finish_reason is None
-
-    def delta(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
+    def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
+        parts = self._parts(index, one)
+        if self._num_alternatives is None and not self._with_ids and one.finish_reason is None:
+            return [part.text if isinstance(part, Content) else self._chunk(index, part) for part in parts]
+        choices = [self._chunk(index, part) for part in parts]
         logprobs = self._logprobs(one)
-        if not (one.text or logprobs or one.finish_reason or self._with_ids):
-            return None
-        return ChatChunkChoice(
-            index=index,
-            delta=ChatDelta(content=one.text or None),
-            logprobs=logprobs,
-            finish_reason=one.finish_reason,
-            stop_reason=one.stop_reason if one.finish_reason else msgspec.UNSET,
-            token_ids=one.token_ids if self._with_ids else msgspec.UNSET,
-        )
+        if logprobs or one.finish_reason or self._with_ids:
+            last = choices[-1] if choices else ChatChunkChoice(index=index, delta=ChatDelta())
+            last.logprobs = logprobs
+            if one.finish_reason:
+                num_calls = self._readers[index].num_calls if index in self._readers else 0
+                last.finish_reason, last.stop_reason = self._form.finish_reason(one.finish_reason, num_calls), one.stop_reason
+            if self._with_ids:
+                last.token_ids = one.token_ids
+            return choices or [last]
+        return choices
+
+    def _parts(self, index: int, one: CompletionOutput) -> list[Part]:
+        if self._form.plain:
+            return [Content(one.text)] if one.text else []
+        reader = self._readers.get(index)
+        if reader is None:
+            reader = self._readers[index] = self._form.reader()
+        parts = reader.push(one.text, last=one.finish_reason is not None)
+        return parts if self._with_reasoning else [part for part in parts if not isinstance(part, Reasoning)]
+
+    def _chunk(self, index: int, part: Part) -> ChatChunkChoice:
+        match part:
+            case Content(text):
+                delta = ChatDelta(content=text)
+            case Reasoning(text):
+                delta = ChatDelta(reasoning_content=text, reasoning=text)
+            case CallBegin(call, name):
+                call_id = self._form.call_id(self._request_id, index, call)
+                delta = ChatDelta(tool_calls=[ToolCallDelta(call, call_id, "function", CalledFunction(name, ""))])
+            case CallArguments(call, text):
+                delta = ChatDelta(tool_calls=[ToolCallDelta(call, function=CalledFunction(arguments=text))])
+        return ChatChunkChoice(index=index, delta=delta)
 
     def _logprobs(self, one: CompletionOutput) -> ChatLogprobs | None:
         if self._num_alternatives is None or not one.logprobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -80,14 +81,12 @@ class CompletionShape:
     def plain_delta(self, index: int, text: str) -> msgspec.Struct:
         return CompletionChoice(index, text)
 
-    def plain(self, one: CompletionOutput) -> bool:
+    def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
         more = self._with_logprobs or self._with_ids or self._with_prompt_logprobs or self._prompts[0] is not None
-        return not more and one.finish_reason is None
-
-    def delta(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
+        if not more and one.finish_reason is None:
+            return (one.text,) if one.text else ()
         choice = self._choice(index, place, output, one)
-        empty = not (choice.text or choice.logprobs or choice.finish_reason or self._with_ids)
-        return None if empty else choice
+        return (choice,) if choice.text or choice.logprobs or choice.finish_reason or self._with_ids else ()
 
     def _choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> CompletionChoice:
         """All of `one`, after the prompt where that is echoed and was not yet."""

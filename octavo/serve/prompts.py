@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
@@ -49,7 +50,7 @@ def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
     """
     text = _template(front, body).render(
         body.messages,
-        tools=body.tools or None,
+        tools=_shown_tools(front, body),
         documents=body.documents,
         add_generation_prompt=True if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
@@ -57,6 +58,11 @@ def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
     )
     has_bos = front.model.bos_token is not None and text.startswith(front.model.bos_token)
     return text, bool(body.add_special_tokens) and not has_bos
+
+
+def _shown_tools(front: Front, body: ChatBody) -> list[Any] | None:
+    hidden = front.config.exclude_tools_when_tool_choice_none and body.tool_choice == "none"
+    return None if hidden else body.tools or None
 
 
 def _template(front: Front, body: ChatBody) -> ChatTemplate:

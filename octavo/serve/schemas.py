@@ -102,15 +102,15 @@ class ChatBody(SamplingBody, kw_only=True):
     top_logprobs: int | None = None
     max_completion_tokens: int | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     # Known, and without effect here
-    parallel_tool_calls: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    include_reasoning: Any = None
     verbosity: Any = None
     web_search_options: Any = None
     mm_processor_kwargs: Any = None
@@ -185,15 +185,41 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class CalledFunction(msgspec.Struct, omit_defaults=True):
+    """In a stream the name comes first, then the arguments piece by piece."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction | None = None
+
+
 class ChatMessage(msgspec.Struct):
     role: str
     content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET  # vLLM's newer name of the same
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
