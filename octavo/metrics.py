@@ -5,15 +5,15 @@ Plain integers and lists are counted up on the path of every token; `prometheus_
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from octavo.engine.client import EngineStats
+from octavo.histogram import Histogram, bound_text, cumulative, one_two_five
 from octavo.types import FinishReason, RequestMetrics
 
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
@@ -21,6 +21,7 @@ TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5
 FINE_TOKEN_S = (0.001, 0.0025, 0.005, *TOKEN_S)
 REQUEST_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 CONTINUATIONS = (1, 2, 5, 10, 20)
+FINE = 8
 
 GAUGES = {
     "num_requests_running": ("Requests that are being computed", lambda stats: stats.num_requests_running),
@@ -51,47 +52,6 @@ FURTHER_GAUGES = {"kv_cached_blocks": "Blocks that hold cached prefixes and may 
 MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 
-class Histogram:
-    """Counts of values by upper bound."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Counts of the values up to each bound, as Prometheus wants them."""
-        return _cumulative(zip((*map(_bound, self.bounds), "+Inf"), self.counts))
-
-
-def _bound(value: float) -> str:
-    return str(float(value))
-
-
-def _cumulative(counts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    so_far, buckets = 0.0, []
-    for bound, count in counts:
-        so_far += count
-        buckets.append((bound, so_far))
-    return buckets
-
-
-def one_two_five(limit: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50 ... up to the limit."""
-    steps = (digit * 10**power for power in range(len(str(limit))) for digit in (1, 2, 5))
-    return [step for step in steps if step <= limit]
-
-
 class FrontMetrics:
     """One per server process. Requests started always equal requests finished by reason plus those running."""
 
@@ -104,8 +64,8 @@ class FrontMetrics:
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        self.time_to_first_token = Histogram(TTFT_S)
-        self.inter_token_latency = Histogram(FINE_TOKEN_S)
+        self.time_to_first_token = Histogram(TTFT_S, FINE)  # fine ones are shown live
+        self.inter_token_latency = Histogram(FINE_TOKEN_S, FINE)
         self.time_per_output_token = Histogram(FINE_TOKEN_S)
         self.e2e_request_latency = Histogram(REQUEST_S)
         self.request_queue_time = Histogram(REQUEST_S)
@@ -170,8 +130,8 @@ class FrontMetrics:
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
         for name, counts in self.stats.histograms.items():
-            buckets = [(_bound(bound) if bound != float("inf") else "+Inf", count) for bound, count in counts]
-            yield self._family(HistogramMetricFamily, name, name.replace("_", " "), _cumulative(buckets), None)
+            buckets = [(bound_text(bound) if bound != float("inf") else "+Inf", count) for bound, count in counts]
+            yield self._family(HistogramMetricFamily, name, name.replace("_", " "), cumulative(buckets), None)
 
     def _further(self, counts: dict[str, float]) -> Iterator[Metric]:
         """The engine's further counts, and those under names of their own that nobody knows here."""

@@ -7,7 +7,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.engine.client import EngineStats
-from octavo.metrics import Histogram, one_two_five
 from tests.scripted_engine import Script
 from tests.serve.serving import Client, client
 
@@ -129,16 +128,3 @@ async def test_metrics_outlive_the_engine() -> None:
     async with client() as api:
         api.engine.dead = "gone"
         assert (await api.http.get("/metrics")).status_code == 200
-
-
-def test_histogram() -> None:
-    histogram = Histogram([1, 2, 5])
-    for number in (0.5, 1, 1.5, 5, 6):
-        histogram.observe(number)
-    assert histogram.buckets() == [("1.0", 2), ("2.0", 3), ("5.0", 4), ("+Inf", 5)]
-    assert (histogram.count, histogram.total) == (5, 14)
-
-
-def test_one_two_five() -> None:
-    assert one_two_five(128) == [1, 2, 5, 10, 20, 50, 100]
-    assert one_two_five(1) == [1]

@@ -33,10 +33,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "engine.build": (*HANDS, "engine"),  # puts an engine together, so it knows the worker
     "engine.inline": (*HANDS, "engine"),
     "engine": ("core", "config", "plan", *BASE),
-    "metrics": ("types", "engine.client"),
+    "histogram": (),
+    "metrics": ("types", "engine.client", "histogram"),
     "llm": ("engine", "config", "plan", "text", "progress", "models.checkpoint", *BASE),
     "async_llm": ("engine", "config", "text", "models.checkpoint", *BASE),
-    "serve": ("async_llm", "engine", "config", "text", "metrics", "models.checkpoint", "registry", "progress", *BASE),
+    "serve": ("async_llm", "engine", "config", "text", "metrics", "histogram", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),
     "bench": (*HANDS, "engine", "llm", "progress", "simulate"),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
