@@ -23,7 +23,7 @@ from octavo.plan.memory import kv_layout
 from tests.bench.timed import Clock, TimedExecutor
 from tests.plan.checkpoints import QWEN3_06B
 
-TRUTH = Terms(step=1.5, weights=1.4, products=1.7, few=0.5, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1)._replace(eager=1)
+TRUTH = Terms(1.5, 1.4, 1.7, few=0.5, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1.0, eager=1.0)
 
 
 class Machine:

@@ -93,7 +93,7 @@ def timings(truth: Terms, noise: float, count: int = 400) -> list[Timing]:
     return found
 
 
-TRUTH = Terms(step=2.0, weights=1.4, products=1.7, few=0.5, attention=3.0, kv=1.1, activations=0.4, sequences=4.0, collectives=1)._replace(eager=1)
+TRUTH = Terms(2.0, 1.4, 1.7, few=0.5, attention=3.0, kv=1.1, activations=0.4, sequences=4.0, collectives=1.0, eager=1.0)
 
 
 def test_a_fit_finds_the_times_that_made_the_data():
