@@ -18,6 +18,20 @@ LOWEST_ID = 10  # ids below have a meaning in many models
 ID_STEP, PLACE_STEP = 7919, 104_729  # primes: what a token is depends on who says it and where, so that prompts that begin alike still do
 
 
+class OwnTime:
+    """Seconds that this process worked, plus those that it was told to sleep: a clock for a machine that others use too. With threads
+    of kernels it counts the seconds of all of them, so it suits one thread (OMP_NUM_THREADS=1)."""
+
+    def __init__(self) -> None:
+        self._slept_s = 0.0
+
+    def __call__(self) -> float:
+        return time.process_time() + self._slept_s
+
+    def sleep(self, seconds: float) -> None:
+        self._slept_s += seconds
+
+
 class Inbox(Protocol):
     """Where the engine's news is taken from."""
 

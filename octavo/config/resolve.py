@@ -68,6 +68,8 @@ def resolve(
         scheduling_policy=asked.scheduler.scheduling_policy,
         max_num_partial_prefills=asked.scheduler.max_num_partial_prefills,
         max_long_partial_prefills=asked.scheduler.max_long_partial_prefills,
+        target_itl_s=(asked.scheduler.target_itl_ms or 0.0) / 1000,
+        target_ttft_s=(asked.scheduler.target_ttft_ms or 0.0) / 1000,
         overlap_depth=_overlap_depth(asked, device, reasons),
         tensor_parallel_size=asked.parallel.tensor_parallel_size,
         pipeline_parallel_size=asked.parallel.pipeline_parallel_size,

@@ -40,6 +40,8 @@ class Resolved:
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0  # 0: no prompt counts as long
+    target_itl_s: float = 0.0  # 0: steps have one budget, max_num_batched_tokens
+    target_ttft_s: float = 0.0  # 0: no target
     overlap_depth: int = 1  # plans in flight beside the one being committed
     num_speculative_tokens: int = 0
     logits_processors: tuple[str, ...] = ()  # the user's own sampling stages, by dotted name

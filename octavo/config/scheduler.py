@@ -25,11 +25,24 @@ class SchedulerConfig:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], Flag("order of requests: first come first served, or the request's priority (lower first)")
     ] = "fcfs"
+    target_itl_ms: Annotated[
+        float | None,
+        Flag("milliseconds between a request's tokens, for 99 of 100; steps read as many prompt tokens as this allows, by the cost model"),
+    ] = None
+    target_ttft_ms: Annotated[
+        float | None, Flag("milliseconds to a request's first token; within them prompts are spread over steps, so that tokens come evenly")
+    ] = None
     async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on, but for one process on CPU")] = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills"):
             at_least(name, getattr(self, name), 1)
+        for name in ("target_itl_ms", "target_ttft_ms"):
+            target = getattr(self, name)
+            if target is not None and target <= 0:
+                raise ConfigError(name, target, "it must be greater than 0, in milliseconds")
+            if target is not None and not self.enable_chunked_prefill:
+                raise ConfigError(name, target, "steps are made shorter by cutting prompts; it needs --enable-chunked-prefill")
         at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if self.max_long_partial_prefills > self.max_num_partial_prefills:
             raise ConfigError(

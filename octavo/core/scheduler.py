@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from octavo.config.resolved import Resolved
 from octavo.core.admission import check
+from octavo.core.budget import FixedBudget, StepBudget
 from octavo.core.kv.cache import Hit, KVCache
 from octavo.core.limits import Limit
 from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput, StepShape
@@ -29,7 +30,8 @@ MAX_OVERTAKEN = 64  # waiting sequences that others may overtake in one walk: bo
 class Step:
     """A plan in the making: what is left of the limits, and what has been decided."""
 
-    left: int  # tokens of the budget
+    budget: int  # tokens
+    left: int  # of them
     samples: int  # sequences that may still sample in this step
     slices: list[Slice] = field(default_factory=list[Slice])
     sequences: list[Sequence] = field(default_factory=list[Sequence])  # of the slices
@@ -60,10 +62,11 @@ class Flight:
 class Scheduler:
     """Decides what runs in each step, and takes in what came of it. `plan` and `commit` are all that the loop calls for a step."""
 
-    def __init__(self, settings: Resolved, cache: KVCache, limits: Many[Limit] = ()) -> None:
+    def __init__(self, settings: Resolved, cache: KVCache, limits: Many[Limit] = (), budget: StepBudget | None = None) -> None:
         self.settings = settings
         self.cache = cache
         self.limits = tuple(limits)
+        self.budget = budget or FixedBudget(settings.max_num_batched_tokens)
         self.waiting = Queue()
         self.running = Queue()
         self.flight: deque[Flight] = deque()
@@ -166,7 +169,7 @@ class Scheduler:
         for seq in self._unseen:
             seq.seen_s = now_s
         self._unseen.clear()
-        step = self._open()
+        step = self._open(now_s)
         self._continue_running(step)
         if not step.slices and not self.flight:
             # Every decode waits for blocks of those before it, and these yielded their tokens to the decodes: the blocks come first.
@@ -176,13 +179,14 @@ class Scheduler:
             self._admit_waiting(step, now_s)
         return self._close(step) if step.slices else None
 
-    def _open(self) -> Step:
+    def _open(self, now_s: float) -> Step:
         settings = self.settings
         samples = settings.max_num_seqs
         if self._exclusive:
             could_run = min(len(self.running) + len(self.waiting), settings.max_num_seqs)
             samples = -(-could_run // settings.pipeline_parallel_size)
-        return Step(settings.max_num_batched_tokens, samples)
+        budget = self.budget.tokens(self.running, self.waiting, now_s)
+        return Step(budget, budget, samples)
 
     def _continue_running(self, step: Step) -> None:
         """Walk the running in order. Most decode one token into blocks they have: those take the short way."""
@@ -357,7 +361,7 @@ class Scheduler:
         return plan
 
     def _shape(self, step: Step) -> StepShape:
-        num_tokens = self.settings.max_num_batched_tokens - step.left
+        num_tokens = step.budget - step.left
         self._context += num_tokens
         num_sampled = len(step.slices)
         decode_context = self._context

@@ -7,20 +7,25 @@ import logging
 import time
 from typing import Any
 
+from octavo import env
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
+from octavo.core.budget import step_budget
 from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import KVLayout
 from octavo.core.limits import SlotPool
 from octavo.core.scheduler import Scheduler
+from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor
 from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
+from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
 
@@ -66,11 +71,14 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
-    scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), [slots])
+    step_log = StepLog()
+    costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), step_log)
+    cache = KVCache(layout, settings.enable_prefix_caching)
+    scheduler = Scheduler(settings, cache, [slots], step_budget(settings, costs))
     gc.collect()
     gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth)
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, step_log)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 

@@ -49,8 +49,9 @@ class EngineLoop:
     """Drives one scheduler and one executor. Not thread-safe: one thread calls `handle` and `step`."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1
-    ) -> None:
+        self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1,
+        step_log: StepLog | None = None,
+    ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.executor = executor
         self.outbox = outbox
@@ -59,7 +60,7 @@ class EngineLoop:
         self.flight: deque[tuple[Plan, StepFuture]] = deque()
         self.step_ended_at_s = clock()
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
-        self.step_log = StepLog()
+        self.step_log = step_log or StepLog()
         self.stopping = False
         self._warn_at = 1  # preemptions
 

@@ -16,6 +16,7 @@ class StepLog:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._timings: deque[Timing] = deque(maxlen=kept)
+        self.num_steps = 0  # ever
         self._since_s: float | None = None
 
     def begin(self, now_s: float) -> None:
@@ -27,6 +28,7 @@ class StepLog:
         """The oldest step has ended."""
         assert self._since_s is not None, "a step begins before it ends"
         self._timings.append(Timing(shape, now_s - self._since_s))
+        self.num_steps += 1
         self._since_s = now_s
 
     def rest(self) -> None:

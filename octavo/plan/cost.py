@@ -143,13 +143,20 @@ def rates(device: Device, dtype: str) -> tuple[float, float]:
     return bandwidth, flops / (8 if dtype == "float32" and device.kind == "cuda" else 1)
 
 
+NOT_MEASURED = "the device's rates, not measured"
+
+
 @dataclass(frozen=True)
 class CostModel:
     """Seconds of a step from its shape. `origin` says what the coefficients rest on."""
 
     roofline: Roofline
     coefficients: Terms = COMMON
-    origin: str = "the device's rates, not measured"
+    origin: str = NOT_MEASURED
+
+    @property
+    def measured(self) -> bool:
+        return self.origin != NOT_MEASURED
 
     def seconds(self, shape: StepShape) -> float:
         return sum([coefficient * term for coefficient, term in zip(self.coefficients, self.roofline.terms(shape))])

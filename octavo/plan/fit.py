@@ -35,13 +35,14 @@ def fit(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
     if not timings:
         raise ValueError("there is no timing to fit to")
     if not roofline.eager_s:
-        return _fit(roofline, timings)
+        return fit_terms(roofline, timings)
     # How long the host takes to launch a step enters as the larger of two times, which no least squares can find: so a few are tried.
-    tried = [_fit(replace(roofline, eager_s=roofline.eager_s * share), timings) for share in EAGER_SHARES]
+    tried = [fit_terms(replace(roofline, eager_s=roofline.eager_s * share), timings) for share in EAGER_SHARES]
     return min(tried, key=lambda model: judge(model, timings)["mean"])
 
 
-def _fit(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
+def fit_terms(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
+    """As `fit`, with the roofline as it is. Every timing is longer than 0, and there is one."""
     rows = [tuple(term / timing.seconds for term in roofline.terms(timing.shape)) for timing in timings]
     lengths = [timing.seconds**0.5 for timing in timings]
     weights = lengths

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from octavo.config.resolved import Resolved
+from octavo.core.budget import step_budget
 from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan, StepOutput, StepShape
@@ -23,7 +24,7 @@ class Replica:
     """
 
     def __init__(self, settings: Resolved, layout: KVLayout, seconds: Callable[[StepShape], float]) -> None:
-        self.scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching))
+        self.scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=step_budget(settings, seconds))
         self.now_s = 0.0
         self.busy_s = 0.0  # of the device
         self.num_steps = 0

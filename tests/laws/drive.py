@@ -6,14 +6,20 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from octavo.config.resolved import Resolved
+from octavo.core.budget import step_budget
 from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import KVLayout
 from octavo.core.limits import Limit
-from octavo.core.plan import Plan
+from octavo.core.plan import Plan, StepShape
 from octavo.core.scheduler import Scheduler
 from octavo.core.sequence import Sequence
 from octavo.types import FinishReason, Request
 from tests.laws.fake import FakeExecutor, FakeModel, FakeStep
+
+
+def step_s(shape: StepShape) -> float:
+    """How long a step takes, where a target asks for it."""
+    return shape.num_tokens + 0.02 * shape.prefill_pairs + 0.01 * shape.decode_context
 
 
 @dataclass
@@ -39,7 +45,7 @@ class Engine:
         self.settings = settings
         self.model = model
         self.cache = cache or KVCache(layout, settings.enable_prefix_caching)
-        self.scheduler = Scheduler(settings, self.cache, limits)
+        self.scheduler = Scheduler(settings, self.cache, limits, step_budget(settings, step_s))
         self.executor = FakeExecutor(
             layout, settings.max_num_seqs, model, num_stages=settings.pipeline_parallel_size, num_drafts=settings.num_speculative_tokens,
             hit_rate=hit_rate, seed=seed, failing=failing,

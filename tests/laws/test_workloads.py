@@ -53,6 +53,8 @@ def draw_workload(seed: int) -> Workload:
         overlap_depth=draw.choice([0, 1, 1, 2, 3]),
         num_speculative_tokens=draw.choice([0, 0, 1, 3]),
         pipeline_parallel_size=draw.choice([1, 1, 1, 2, 3, 4]),
+        target_itl_s=draw.choice([0.0, 0.0, 2.0, 6.0, 15.0]) if chunked else 0.0,
+        target_ttft_s=draw.choice([0.0, 0.0, 5.0, 50.0]) if chunked else 0.0,
     )
     layout = make_layout(1 << 20, block, windows, units)
     least = layout.peak_blocks(max_model_len - 1, budget)

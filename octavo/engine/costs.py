@@ -1,0 +1,34 @@
+"""What a step will cost, as far as this engine knows: a measured cost model, or one that it fits to its own steps while it serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.core.plan import StepShape
+from octavo.engine.steps import StepLog
+from octavo.plan.cost import CostModel
+from octavo.plan.fit import fit_terms
+
+FIRST = 32  # steps before the first fit; each later one waits for twice as many
+FITTED = 256  # steps that a fit looks at: it runs between two steps, and may take no longer than they do
+
+
+class LearnedCosts:
+    """Seconds of a step's shape. A model that nobody measured is corrected by the engine's log of steps."""
+
+    def __init__(self, model: CostModel, log: StepLog) -> None:
+        self.model = model
+        self._log = log
+        self._next = FIRST if not model.measured else 0  # 0: never
+
+    def __call__(self, shape: StepShape) -> float:
+        if self._next and self._log.num_steps >= self._next:
+            self._next *= 2
+            self._learn()
+        return self.model.seconds(shape)
+
+    def _learn(self) -> None:
+        timings = self._log.timings()
+        stride = -(-len(timings) // FITTED)
+        found = fit_terms(self.model.roofline, timings[::-stride])
+        self.model = replace(found, origin=f"{self._log.num_steps:,} steps of this engine")
