@@ -15,6 +15,7 @@ from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
+from octavo.text.state import Output, State
 from octavo.types import FinishReason, RequestOutput, SamplingParams
 
 BUILD = "octavo.engine.build:build_engine"
@@ -24,16 +25,16 @@ SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a re
 class Observer(Protocol):
     """Is told what becomes of a request. Every one that has started ends once."""
 
-    def started(self, state: RequestState) -> None: ...
+    def started(self, state: State[Any]) -> None: ...
 
-    def progressed(self, state: RequestState, num_tokens: int) -> None:
+    def progressed(self, state: State[Any], num_tokens: int) -> None:
         """That many tokens are new."""
         ...
 
-    def ended(self, state: RequestState, reason: FinishReason) -> None: ...
+    def ended(self, state: State[Any], reason: FinishReason) -> None: ...
 
 
-async def follow(engine: AsyncEngine, state: RequestState, observer: Observer) -> AsyncGenerator[RequestOutput]:
+async def follow(engine: AsyncEngine, state: State[Output], observer: Observer) -> AsyncGenerator[Output]:
     """What the caller is to be told of a request, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
     request = state.request
     stream = engine.stream(request)
@@ -65,9 +66,8 @@ async def follow(engine: AsyncEngine, state: RequestState, observer: Observer) -
         observer.ended(state, reason)
 
 
-def _reason(state: RequestState) -> FinishReason:
-    reasons = {continuation.finish_reason for continuation in state.continuations}
-    return next((reason for reason in SEVERITY if reason in reasons), FinishReason.STOP)
+def _reason(state: State[Any]) -> FinishReason:
+    return next((reason for reason in SEVERITY if reason in state.finish_reasons), FinishReason.STOP)
 
 
 def intake_of(config: EngineConfig, checkpoint: Checkpoint, info: dict[str, Any]) -> Intake:
@@ -85,13 +85,13 @@ def intake_of(config: EngineConfig, checkpoint: Checkpoint, info: dict[str, Any]
 class Unobserved:
     """An observer that does not care."""
 
-    def started(self, state: RequestState) -> None:
+    def started(self, state: State[Any]) -> None:
         pass
 
-    def progressed(self, state: RequestState, num_tokens: int) -> None:
+    def progressed(self, state: State[Any], num_tokens: int) -> None:
         pass
 
-    def ended(self, state: RequestState, reason: FinishReason) -> None:
+    def ended(self, state: State[Any], reason: FinishReason) -> None:
         pass
 
 

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
@@ -18,11 +18,25 @@ from octavo.plan.fit import Timing
 from octavo.progress import Progress
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
+from octavo.text.pooling import EmbeddingSpace, PoolingState, cosine
+from octavo.text.state import State
 from octavo.text.template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
-from octavo.types import FinishReason, InvalidRequest, OutputKind, RequestOutput, SamplingParams, SequenceOutput
+from octavo.types import (
+    EmbeddingRequestOutput,
+    FinishReason,
+    InvalidRequest,
+    OutputKind,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    ScoringOutput,
+    ScoringRequestOutput,
+    SequenceOutput,
+)
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+Output = TypeVar("Output", RequestOutput, EmbeddingRequestOutput)
 
 
 class Collected:
@@ -61,6 +75,9 @@ class LLM:
             eos_token_ids=checkpoint.eos_token_ids,
             generation_config=checkpoint.generation_config,
             max_logprobs=self.config.model.max_logprobs,
+        )
+        self._space = EmbeddingSpace.of(
+            self.info["hidden_size"], checkpoint.config, checkpoint.pooler, self.config.model.pooling_type
         )
         self._ids = itertools.count()
 
@@ -113,6 +130,40 @@ class LLM:
         assert self._tokenizer is not None
         return self.generate([self._tokenizer.encode(text, False) for text in texts], sampling_params, use_tqdm)
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt, from the model's last hidden state (`--pooling-type`); of length 1 unless `normalize` is false."""
+        self._space.check(dimensions)
+        params = self._space.params(truncate_prompt_tokens)
+        states = [
+            PoolingState(self._request(prompt, params), self._space, dimensions, normalize) for prompt in _as_list(prompts)
+        ]
+        outputs = self._run(states, use_tqdm)
+        for output in outputs:
+            output.outputs.embedding = list(output.outputs.embedding)
+        return outputs
+
+    def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str], use_tqdm: bool = True) -> list[ScoringRequestOutput]:
+        """How alike texts are: the cosine of their vectors. One text against each of `text_2`, or as many pairs as there are texts."""
+        left = [text_1] if isinstance(text_1, str) else list(text_1)
+        right = [text_2] if isinstance(text_2, str) else list(text_2)
+        if len(left) not in (1, len(right)):
+            raise InvalidRequest("text_1", f"{len(left)} texts", f"give one, or as many as in text_2 ({len(right)})")
+        outputs = self.embed([*left, *right], use_tqdm)
+        vectors = [output.outputs.embedding for output in outputs]
+        firsts = vectors[: len(left)] * (len(right) // len(left))
+        return [
+            ScoringRequestOutput(output.request_id, ScoringOutput(cosine(first, output.outputs.embedding)), output.prompt_token_ids)
+            for first, output in zip(firsts, outputs[len(left) :], strict=True)
+        ]
+
     def get_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise InvalidRequest("skip_tokenizer_init", True, "there is no tokeniser with it")
@@ -159,17 +210,21 @@ class LLM:
         return given
 
     def _state(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestState:
-        content, salt = _content(prompt)
+        content, _ = _content(prompt)
         params = replace(params, output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
+        return RequestState(self._request(prompt, params, priority), content if isinstance(content, str) else None, self._tokenizer)
+
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Request:
+        content, salt = _content(prompt)
         request = self._intake.request(
             str(next(self._ids)), content, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
         )
         self._loop.scheduler.check(request)
-        return RequestState(request, content if isinstance(content, str) else None, self._tokenizer)
+        return request
 
-    def _run(self, states: Iterable[RequestState], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, states: Iterable[State[Output]], use_tqdm: bool) -> list[Output]:
         open_states = {state.request.id: state for state in states}
-        finished: dict[str, RequestOutput] = {}
+        finished: dict[str, Output] = {}
         order = list(open_states)
         try:
             self._loop.handle([Add(state.request) for state in open_states.values()])
@@ -187,7 +242,7 @@ class LLM:
             self._loop.handle([Abort(request_id) for request_id in open_states])
         return [finished[request_id] for request_id in order]
 
-    def _feed(self, state: RequestState, news: SequenceOutput) -> RequestOutput | None:
+    def _feed(self, state: State[Output], news: SequenceOutput) -> Output | None:
         output, stopped = state.feed((news,))
         if stopped:
             self._loop.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 MAX_CONTINUATIONS = 16384
 GREEDY_BELOW = 1e-5  # a temperature under this is greedy, as in vLLM
@@ -35,6 +35,9 @@ class FinishReason(str, Enum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+Pooling = Literal["last", "mean"]
 
 
 class OutputKind(Enum):
@@ -139,6 +142,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     skip_reading_prefix_cache: bool | None = None
+    pooling: Pooling | None = None  # besides the text, a vector of the whole prompt: its last token's state, or the mean of all
     # Filled in by the front, which knows the tokeniser: ids that end a sequence, and banned words as id sequences.
     eos_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
@@ -204,8 +208,10 @@ class SamplingParams:
             if not self.allowed_token_ids:
                 raise InvalidRequest("allowed_token_ids", self.allowed_token_ids, "the list must not be empty")
             put("allowed_token_ids", tuple(self.allowed_token_ids))
+        if self.pooling not in (None, *get_args(Pooling)):
+            raise InvalidRequest("pooling", self.pooling, f"use {' or '.join(get_args(Pooling))}")
         if self.skip_reading_prefix_cache is None:
-            put("skip_reading_prefix_cache", self.prompt_logprobs is not None)
+            put("skip_reading_prefix_cache", self.prompt_logprobs is not None or self.pooling == "mean")
         self._settle_temperature(put)
 
     def _refuse_foreign(self) -> None:
@@ -295,6 +301,7 @@ class SequenceOutput(NamedTuple):
     num_preemptions: int = 0
     queued_s: float | None = None  # with the first output: how long the request waited for its first step
     cache_miss: str | None = None  # with the first output: why the prefix cache gave no more
+    pooled: bytes | None = None  # with the first output, where asked for: the prompt's vector, float32 in little-endian order
 
 
 @dataclass(frozen=True)
@@ -331,6 +338,41 @@ class CompletionOutput:
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+
+@dataclass
+class EmbeddingOutput:
+    """The vector of a prompt: float32 [dimensions]."""
+
+    embedding: Sequence[float]
+
+
+@dataclass
+class EmbeddingRequestOutput:
+    """A prompt's vector, and what it took."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass
+class ScoringOutput:
+    """How alike two texts are."""
+
+    score: float
+
+
+@dataclass
+class ScoringRequestOutput:
+    """The likeness of a pair of texts: the cosine of their vectors."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]  # of the second text
+    finished: bool = True
 
 
 @dataclass

@@ -40,15 +40,15 @@ _TEXT_ONLY = "the models of this version read text only"
 _NO_ADAPTERS = "adapters are not loaded by this version; merge the adapter into the model's weights and serve that folder"
 _NO_DRAFTS = "speculative decoding is not part of this version; leave it out, the text is the same without"
 _NO_OFFLOAD = "weights stay on the device; use a smaller model or more devices"
-_NO_POOLING = "this version generates text only; use a generating model"
+_NO_POOLING = "every model generates and gives vectors (/v1/embeddings, LLM.embed) without a flag; heads that classify are not loaded"
 _FOREIGN_CODE = "classes are not loaded by name; add a file to the project instead (docs/architecture.md)"
 _NO_TOOLS = "the server calls no tools itself; leave it out and call them in the client"
 
 MODEL = {
-    "task": _refused("it is gone; a model that generates needs no such flag", "auto", "generate"),
-    "runner": _refused(_NO_POOLING, "auto", "generate"),
-    "convert": _refused(_NO_POOLING, "auto"),
-    "pooler_config": _refused(_NO_POOLING),
+    "task": _refused(_NO_POOLING, "auto", "generate", "embed", "embedding", "score"),
+    "runner": _refused(_NO_POOLING, "auto", "generate", "pooling"),
+    "convert": _refused(_NO_POOLING, "auto", "embed"),
+    "pooler_config": _refused("use --pooling-type last or mean; a request asks for vectors as they are with \"normalize\": false"),
     "tokenizer_mode": _refused("there is one kind of tokeniser, read from tokenizer.json or from the .gguf file; use auto", "auto", "hf"),
     "trust_remote_code": _refused(
         "code that comes with a checkpoint is never run; use a model whose architecture Octavo knows", takes="switch"

@@ -62,6 +62,10 @@ class ModelConfig:
         default_factory=dict[str, Any]
     )
     chat_template: Annotated[str | None, Flag("Jinja template of chats, as a file or in one line; default: the model's own")] = None
+    pooling_type: Annotated[
+        Literal["auto", "last", "mean"],
+        Flag("which state makes the vector of a text: the last token's, or the mean of all; auto: as the model says, else the last"),
+    ] = "auto"
     max_logprobs: Annotated[int, Flag("most log-probabilities a token that a request may ask for; -1: the whole vocabulary")] = 20
     logits_processors: Annotated[
         tuple[str, ...], Flag("sampling stages of your own, as package.module:Class, applied in this order (docs/sampling.md)")

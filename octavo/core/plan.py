@@ -88,4 +88,5 @@ class StepOutput:
     num_drafts: list[int] | None = None  # per slice, drafts now waiting in the row; None: no drafter
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by slice index, one entry a token
     prompt_logprobs: dict[int, list[TokenLogprobs]] | None = None  # by slice index, for positions of this slice
+    pooled: dict[int, bytes] | None = None  # by slice index: the vector of a whole prompt, float32 in little-endian order
     failed: dict[int, str] | None = None  # by slice index: this sequence cannot go on (NaN logits ...), with the reason

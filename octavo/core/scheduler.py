@@ -388,9 +388,8 @@ class Scheduler:
                 reason = stop = None
                 if len(tokens) > seq.bound or token in seq.ending:
                     reason, stop = self._ending(seq, token)
-                news.append(
-                    new(SequenceOutput, (seq.request_id, seq.index, (token,), (), (), reason, stop, None, seq.num_preemptions, None, None))
-                )
+                fields = (seq.request_id, seq.index, (token,), (), (), reason, stop, None, seq.num_preemptions, None, None, None)
+                news.append(new(SequenceOutput, fields))
             elif piece.generation == seq.generation:
                 said = self._accept(seq, piece, sampled, i, output)
                 if said is not None:
@@ -444,17 +443,16 @@ class Scheduler:
                     break
         taken = tuple(sampled[:num_taken])
         logprobs = tuple(output.logprobs[i][:num_taken]) if output.logprobs and i in output.logprobs else ()
-        preemptions = seq.num_preemptions
-        said = new(
-            SequenceOutput, (seq.request_id, seq.index, taken, logprobs, prompt_logprobs, reason, stop, None, preemptions, None, None)
-        )
+        told = (seq.request_id, seq.index, taken, logprobs, prompt_logprobs)
+        said = new(SequenceOutput, (*told, reason, stop, None, seq.num_preemptions, None, None, None))
         if not self._max_drafts and seq.row >= 0 and seq.steady is None:
             seq.steady = Slice(seq.row, seq.generation, 1, 0, True)
         if seq.reported:
             return said
         seq.reported = True
         self.counts["prompt_tokens"] += seq.num_prompt
-        return said._replace(num_cached_tokens=seq.cached_tokens, queued_s=seq.queued_s, cache_miss=seq.miss)
+        pooled = output.pooled.get(i) if output.pooled else None
+        return said._replace(num_cached_tokens=seq.cached_tokens, queued_s=seq.queued_s, cache_miss=seq.miss, pooled=pooled)
 
     def _lower(self, seq: Sequence, piece: Slice, num_sampled: int, num_drafts: int) -> None:
         """Bring the counters from upper bounds to what has come true."""

@@ -97,6 +97,7 @@ def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, time
     return {
         "max_model_len": settings.max_model_len,
         "vocab_size": architecture.vocab,
+        "hidden_size": architecture.hidden,
         "kv_tokens": kv_tokens,
         "block_size": settings.block_size,
         "max_num_seqs": settings.max_num_seqs,

@@ -56,13 +56,14 @@ def _pack(output: SequenceOutput) -> tuple[Any, ...]:
         output.num_preemptions,
         output.queued_s,
         output.cache_miss,
+        output.pooled,
     )
 
 
 def _unpack(item: list[Any]) -> SequenceOutput:
     if len(item) == 3:
         return SequenceOutput(item[0], item[1], tuple(item[2]))
-    request_id, index, tokens, logprobs, prompt_logprobs, finish, stop, cached, preemptions, queued_s, miss = item
+    request_id, index, tokens, logprobs, prompt_logprobs, finish, stop, cached, preemptions, queued_s, miss, pooled = item
     return SequenceOutput(
         request_id,
         index,
@@ -75,6 +76,7 @@ def _unpack(item: list[Any]) -> SequenceOutput:
         preemptions,
         queued_s,
         miss,
+        pooled,
     )
 
 

@@ -49,6 +49,11 @@ class Checkpoint:
     def chat_template(self) -> str | None:
         return self.tokenizer().chat_template
 
+    @property
+    def pooler(self) -> Mapping[str, Any]:
+        """How Sentence Transformers make a vector with this model: its 1_Pooling/config.json, empty where there is none."""
+        return read_json(self.source / "1_Pooling" / "config.json") if self.source.is_dir() else {}
+
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Every id that ends a text, the main one first: of the generation config, the config and the tokeniser."""

@@ -5,9 +5,12 @@ The rank of a token counts those that are at least as likely, itself included, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from octavo.types import TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,9 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, k: int) -> Scores:
     values, ids = logits.topk(k, dim=-1)
     norm = logits.logsumexp(-1, keepdim=True)
     return Scores(torch.cat((tokens[:, None], ids), 1), torch.cat((chosen, values), 1) - norm, ranks)
+
+
+def entries(tensors: Sequence[torch.Tensor]) -> list[TokenLogprobs]:
+    """The token ids, log-probabilities and ranks of `Scores`, copied to the host, position by position."""
+    ids, logprobs, ranks = (tensor.tolist() for tensor in tensors)
+    return [TokenLogprobs(tuple(i), tuple(p), r) for i, p, r in zip(ids, logprobs, ranks)]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from octavo.core.plan import Admission, Plan
-from octavo.sampling.logprobs import Scores, score
+from octavo.sampling.logprobs import Scores, entries, score
+from octavo.sampling.reader import Logits, Reading
 
 _LOGITS_BYTES = 64 << 20  # of the logits made at once
 
@@ -33,12 +34,15 @@ class PromptScores:
         self._readings: dict[int, _Reading] = {}
 
     def follow(self, plan: Plan) -> None:
-        """Note which rows begin and end. `score` does it too; a plan without prompt tokens needs only this."""
         for row in plan.retired:
             self._readings.pop(row, None)
         for admission in plan.admitted:
             if admission.params.prompt_logprobs is not None and admission.index == 0:
                 self._readings[admission.row] = _Reading(admission, admission.computed)
+
+    def read(self, plan: Plan, hidden: torch.Tensor, logits: Logits) -> Reading:
+        scores = self.score(plan, lambda at: logits(hidden[at]), hidden.device)
+        return Reading("prompt_logprobs", {index: (one.token_ids, one.logprobs, one.ranks) for index, one in scores.items()}, entries)
 
     def score(self, plan: Plan, logits_at: Callable[[torch.Tensor], torch.Tensor], device: torch.device | str) -> dict[int, Scores]:
         """Scores by slice index: one for each prompt token whose predecessor is in the slice. Call once for every plan.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from octavo.core.plan import Plan, StepOutput
-from octavo.sampling.logprobs import Scores
-from octavo.types import TokenLogprobs
+from octavo.sampling.logprobs import Scores, entries
+from octavo.sampling.reader import Reading
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,17 @@ class Sampled:
         assert self.tokens.shape[1] == 1, "drafts are not packed"
         return replace(self, packed=torch.stack((self.tokens[:, 0].to(torch.float64), self.peaks.to(torch.float64))))
 
-    def fetch(self, plan: Plan, prompt: Mapping[int, Scores] | None = None) -> Fetching:
-        """Start the one copy to the host. `prompt`: scores of prompt tokens by slice index."""
-        prompt = prompt or {}
+    def fetch(self, plan: Plan, readings: Sequence[Reading] = ()) -> Fetching:
+        """Start the one copy to the host, of what was sampled and of what readers found."""
         parts = [self.tokens, self.peaks] + ([] if self.accepted is None else [self.accepted])
-        for scores in (*(scores for _, scores in self.scores), *prompt.values()):
+        for _, scores in self.scores:
             parts += [scores.token_ids, scores.logprobs, scores.ranks]
+        readings = [reading for reading in readings if reading.found]
+        for reading in readings:
+            for tensors in reading.found.values():
+                parts += tensors
         copied, arrived = _start_copy(parts if self.packed is None else [self.packed])
-        return Fetching(plan, tuple(at for at, _ in self.scores), tuple(prompt), self.accepted is not None, parts, copied, arrived)
+        return Fetching(plan, tuple(at for at, _ in self.scores), readings, self.accepted is not None, parts, copied, arrived)
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Fetching:
 
     plan: Plan
     scored: tuple[tuple[int, ...], ...]  # for each part of the scores, the indices in n they belong to
-    prompts: tuple[int, ...]  # slice indices with scores of prompt tokens
+    readings: Sequence[Reading]  # that found something
     counted: bool  # whether not all tokens count
     parts: Sequence[torch.Tensor]  # on the device
     copied: torch.Tensor | None  # their values one after the other in pinned host memory; None: the parts are on the host
@@ -70,8 +74,11 @@ class Fetching:
         tokens, peaks = next(host).tolist(), next(host).tolist()
         if self.counted:
             tokens = [row[:count] for row, count in zip(tokens, next(host).tolist())]
-        by_index = {i: entry for at in self.scored for i, entry in zip(at, _entries(host))}
-        prompt_entries = {index: _entries(host) for index in self.prompts}
+        by_index = {i: entry for at in self.scored for i, entry in zip(at, entries([next(host) for _ in range(3)]))}
+        read: dict[str, Any] = {
+            reading.name: {index: reading.entry([next(host) for _ in tensors]) for index, tensors in reading.found.items()}
+            for reading in self.readings
+        }
 
         at = [i for i, piece in enumerate(plan.slices) if piece.sample]
         by_slice: list[list[int]] = [[] for _ in plan.slices]
@@ -85,8 +92,8 @@ class Fetching:
             step=plan.step,
             tokens=by_slice,
             logprobs={at[i]: [entry] for i, entry in by_index.items() if at[i] not in failed} or None,
-            prompt_logprobs=prompt_entries or None,
             failed=failed or None,
+            **read,
         )
 
     def _host(self) -> Sequence[torch.Tensor]:
@@ -110,11 +117,6 @@ def _start_copy(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, tor
     arrived = torch.cuda.Event()
     arrived.record()
     return host, arrived
-
-
-def _entries(host: Iterator[torch.Tensor]) -> list[TokenLogprobs]:
-    ids, logprobs, ranks = next(host).tolist(), next(host).tolist(), next(host).tolist()
-    return [TokenLogprobs(tuple(i), tuple(p), r) for i, p, r in zip(ids, logprobs, ranks)]
 
 
 def _reason(peak: float) -> str:

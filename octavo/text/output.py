@@ -179,6 +179,10 @@ class RequestState:
     def finished(self) -> bool:
         return self._num_open == 0
 
+    @property
+    def finish_reasons(self) -> set[FinishReason | None]:
+        return {continuation.finish_reason for continuation in self.continuations}
+
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):
         the engine must be told of those. News of a continuation that has ended are late and ignored."""

@@ -17,6 +17,7 @@ from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
 from octavo.quant.checkpoint import as_stored, plain_scheme
+from octavo.sampling.pooling import Pooling
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Place, Stage, load_stage
@@ -61,7 +62,8 @@ def build_runner(
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
-    runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, PromptScores(architecture.vocab), NoGraphs())
+    readers = (PromptScores(architecture.vocab), Pooling())
+    runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, readers, NoGraphs())
     with timed("compile kernels"):
         ahead()
     if device.type == "cuda":

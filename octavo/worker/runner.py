@@ -6,6 +6,7 @@ into the parts (model, attention backend, sampler, rows) before the runner is ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -15,7 +16,7 @@ from octavo.context import Batch, ForwardContext
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan
 from octavo.sampling.grammar import Masks
-from octavo.sampling.prompt_scores import PromptScores
+from octavo.sampling.reader import Reader
 from octavo.sampling.sampled import Fetching, Sampled
 from octavo.sampling.sampler import Recipe, Sampler
 from octavo.worker.batch import BatchBuilder
@@ -47,12 +48,12 @@ class Runner:
         attention: AttentionBackend,
         layout: KVLayout,
         sampler: Sampler,
-        prompt_scores: PromptScores,
+        readers: Sequence[Reader],
         graphs: Graphs,
     ) -> None:
         self.model, self.rows, self.batches = model, rows, batches
         self.attention, self.layout = attention, layout
-        self.sampler, self.prompt_scores, self.graphs = sampler, prompt_scores, graphs
+        self.sampler, self.readers, self.graphs = sampler, readers, graphs
         self._forwarded: tuple[Batch, torch.Tensor] | None = None  # of a plan whose second half has not come yet
 
     @torch.inference_mode()
@@ -61,7 +62,8 @@ class Runner:
         self.rows.apply(plan)
         sampled = self.graphs.step(plan, self.sampler.recipe(plan, self.rows.held))
         if sampled is not None:
-            self.prompt_scores.follow(plan)
+            for reader in self.readers:
+                reader.follow(plan)
             return sampled.fetch(plan)
         self._forward(plan)
         return self.sample(plan)
@@ -81,8 +83,7 @@ class Runner:
         recipe = self.sampler.recipe(plan, self.rows.held)
         sampled = self.sampler(self.model.logits(hidden[batch.sample_at]), batch, self.rows, recipe, masks)
         self.rows.record(batch, sampled)
-        scores = self.prompt_scores.score(plan, lambda at: self.model.logits(hidden[at]), hidden.device)
-        return sampled.fetch(plan, scores)
+        return sampled.fetch(plan, [reader.read(plan, hidden, self.model.logits) for reader in self.readers])
 
     @torch.inference_mode()
     def waiting_logits(self) -> torch.Tensor:

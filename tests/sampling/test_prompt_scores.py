@@ -26,8 +26,8 @@ def run(scores, counts, row=1, prefix=2, prompt=PROMPT, **admission):
     for count in counts:
         tokens = torch.tensor([0] * prefix + list(prompt[fed : fed + count]))
         plan = Plan(0, (Slice(0, 0, prefix, 0, False), Slice(row, 0, count, 0, False)), admitted=admitted)
-        found = scores.score(plan, lambda at, tokens=tokens: torch.from_numpy(TABLE)[tokens[at]], "cpu")
-        output = NOTHING.fetch(plan, found).result()
+        reading = scores.read(plan, tokens, lambda hidden: torch.from_numpy(TABLE)[hidden])
+        output = NOTHING.fetch(plan, [reading]).result()
         entries += (output.prompt_logprobs or {}).get(1, [])
         admitted = ()
         fed += count
@@ -73,8 +73,8 @@ def test_placeholders_past_the_vocabulary_are_impossible_not_an_error():
     scores = PromptScores(VOCAB)
     admission = Admission(0, 0, SamplingParams(prompt_logprobs=0), 0, (3, VOCAB + 2), 2, 0, ())
     plan = Plan(0, (Slice(0, 0, 2, 0, False),), (admission,))
-    found = scores.score(plan, lambda at: torch.zeros(len(at), VOCAB), "cpu")
-    (entry,) = NOTHING.fetch(plan, found).result().prompt_logprobs[0]
+    reading = scores.read(plan, torch.zeros(2, 1), lambda hidden: torch.zeros(len(hidden), VOCAB))
+    (entry,) = NOTHING.fetch(plan, [reading]).result().prompt_logprobs[0]
     assert entry.token_ids == (VOCAB + 2,)
     assert entry.logprobs == (-np.inf,)
 
