@@ -90,9 +90,12 @@ class FrontMetrics:
 
     def first_token(self, times: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int) -> None:
         assert times.first_token_time is not None
+        self.prompt_read(num_prompt_tokens, num_cached_tokens)
+        self.time_to_first_token.observe(times.first_token_time - times.arrival_time)
+
+    def prompt_read(self, num_prompt_tokens: int, num_cached_tokens: int) -> None:
         self.prompt_tokens += num_prompt_tokens
         self.prompt_tokens_cached += num_cached_tokens
-        self.time_to_first_token.observe(times.first_token_time - times.arrival_time)
 
     def ended(self, reason: FinishReason, times: RequestMetrics, now_s: float, num_prompt_tokens: int, num_output_tokens: int) -> None:
         self.finished[reason.value] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -164,6 +165,7 @@ class ScriptedEngine:
                 num_cached_tokens=script.num_cached_tokens if first else None,
                 queued_s=0.001 if first else None,
                 cache_miss=script.cache_miss if first else None,
+                pooled=self.pooled(request) if first and params.pooling else None,
             )
             first = False
             if reason is not None:
@@ -179,6 +181,11 @@ class ScriptedEngine:
     def _prompt(self, request: Request) -> tuple[TokenLogprobs, ...]:
         k = request.params.prompt_logprobs
         return () if k is None else tuple(self.position(t, k) for t in request.prompt_token_ids[1:])
+
+    def pooled(self, request: Request) -> bytes:
+        """A vector that tells texts apart: of how often bytes modulo 4 are in it."""
+        counts = [sum(token_id % 4 == i for token_id in request.prompt_token_ids) for i in range(4)]
+        return struct.pack("<4f", *counts)
 
     def position(self, token_id: int, k: int) -> TokenLogprobs:
         """The chosen token has rank 2; the alternatives are fixed by it."""

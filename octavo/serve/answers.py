@@ -93,6 +93,9 @@ class Call:
             yield sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts()))
         yield sse.DONE
 
+    def failure(self, error: ApiError) -> bytes:
+        return sse.event(error.reply) + sse.DONE
+
     def _chunks(self, place: int, output: RequestOutput, one: CompletionOutput, running_usage: bool) -> Iterator[bytes]:
         index = self._index(place, one)
         template = self._templates.get(index)

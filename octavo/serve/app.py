@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import logging
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -20,19 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.serve import sse
-from octavo.serve.answers import Call
-from octavo.serve.chat import chat_completions
-from octavo.serve.completions import completions
-from octavo.serve.errors import ApiError, as_api_error
+from octavo.serve.calls import Running, answer_to, send_json
+from octavo.serve.endpoints import ENDPOINTS
+from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.routes import plain_routes
-from octavo.serve.schemas import ChatBody, CompletionBody, convert, parse_json
 
-log = logging.getLogger("octavo.serve")
 MAX_BODY_BYTES = 8 << 20
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")  # need no key
-MAX_LABEL_CHARACTERS = 128
 
 
 def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
@@ -46,8 +36,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
     )
     app = Starlette(
         routes=[
-            Route("/v1/completions", Generating(front, CompletionBody, "cmpl", completions), methods=["POST"]),
-            Route("/v1/chat/completions", Generating(front, ChatBody, "chatcmpl", chat_completions), methods=["POST"]),
+            *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
             *plain_routes(front),
         ],
         middleware=[
@@ -60,101 +49,6 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
     )
     app.router.redirect_slashes = False
     return app
-
-
-class Generating:
-    """A route that runs requests. When the client leaves, so do they, streamed or not."""
-
-    def __init__(self, front: Front, kind: type[Any], prefix: str, make: Callable[[Front, Any, str], Awaitable[Call]]) -> None:
-        self._front = front
-        self._kind = kind
-        self._prefix = prefix
-        self._make = make
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = convert(parse_json(await read_body(receive)), self._kind)
-        asked = body.request_id or Headers(scope=scope).get("x-request-id")
-        label = asked if asked and asked.isascii() and asked.isprintable() else uuid.uuid4().hex
-        label = f"{self._prefix}-{label[:MAX_LABEL_CHARACTERS]}"
-        headers = {"X-Request-Id": label.removeprefix(f"{self._prefix}-")} if self._front.config.enable_request_id_headers else {}
-        async with cancelled_when_gone(receive):
-            call = await self._make(self._front, body, label)
-            if body.stream:
-                await send_events(send, call.events(), headers)
-            else:
-                await send_json(send, 200, await call.whole(), headers)
-
-
-@asynccontextmanager
-async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
-    """Cancels what runs inside as soon as the client disconnects."""
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        task.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-    finally:
-        watcher.cancel()
-
-
-async def read_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(400, "The client left before the body was complete.")
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-    await send(_start(status, {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}))
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_events(send: Send, events: AsyncGenerator[bytes], headers: Mapping[str, str]) -> None:
-    """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
-    async with aclosing(events):
-        chunk = await anext(events)
-        fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        await send(_start(200, {**fixed, **headers}))
-        try:
-            while True:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                chunk = await anext(events, None)
-                if chunk is None:
-                    break
-        except Exception as error:
-            failure = sse.event(_answer_to(error).reply) + sse.DONE
-            await send({"type": "http.response.body", "body": failure, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-
-def _start(status: int, headers: Mapping[str, str]) -> Message:
-    pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": pairs}
-
-
-def _answer_to(error: Exception) -> ApiError:
-    answer = as_api_error(error)
-    if answer is None:
-        log.exception("a request failed in a way that nobody foresaw", exc_info=error)
-        answer = ApiError(500, "Internal error; the server's log has the details.", code="internal_error")
-    return answer
 
 
 def _on_http_error(request: Request, error: HTTPException) -> Response:
@@ -187,7 +81,7 @@ class ErrorBoundary:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:
-            answer = _answer_to(error)
+            answer = answer_to(error)
             if started:
                 raise
             await send_json(send, answer.status, answer.body(), answer.headers)

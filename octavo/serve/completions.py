@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from octavo.serve.answers import Call, PromptPositions, finite, prompt_positions, token_name
-from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.params import check_supported, sampling_params
-from octavo.serve.prompts import make_request
+from octavo.serve.prompts import make_request, prompt_list
 from octavo.serve.schemas import CompletionBody, CompletionChoice, CompletionLogprobs
 from octavo.text.detokenize import complete_text, pieces_of
 from octavo.types import MAX_CONTINUATIONS, CompletionOutput, InvalidRequest, Logprob, Request, RequestOutput
-
-MAX_PROMPTS = 2048
 
 
 async def completions(front: Front, body: CompletionBody, label: str) -> Call:
@@ -24,7 +20,7 @@ async def completions(front: Front, body: CompletionBody, label: str) -> Call:
     front.check_model(body.model)
     check_supported(body)
     params = sampling_params(body, front.model.intake)
-    prompts = prompt_list(body.prompt)
+    prompts = prompt_list(body.prompt, "prompt")
     if len(prompts) * params.n > MAX_CONTINUATIONS:
         raise InvalidRequest("n", params.n, f"with {len(prompts)} prompts there would be more than {MAX_CONTINUATIONS} texts in one call")
     requests = [await make_request(front, prompt, body, params, label, add_special_tokens=True) for prompt in prompts]
@@ -32,21 +28,6 @@ async def completions(front: Front, body: CompletionBody, label: str) -> Call:
     texts = [_prompt_text(front, prompt, request) if body.echo else None for prompt, request in zip(prompts, requests)]
     shape = CompletionShape(front, body, requests, texts)
     return Call(front, shape, body, label, requests, texts, show_tokens=not shape.only_echo)
-
-
-def prompt_list(prompt: Any) -> list[str | list[int]]:
-    """The prompts of a call: a text, a list of texts, a list of token ids, or a list of such lists."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not isinstance(prompt, list) or not prompt:
-        raise ApiError(400, "`prompt` must be a text, a list of texts, a list of token ids or a list of such lists.", param="prompt")
-    if not isinstance(prompt[0], (str, list)):
-        return [prompt]
-    if len(prompt) > MAX_PROMPTS:
-        raise ApiError(400, f"`prompt` holds {len(prompt)} prompts; at most {MAX_PROMPTS} fit in one call.", param="prompt")
-    if any(type(one) is not type(prompt[0]) for one in prompt):
-        raise ApiError(400, "`prompt` mixes texts and lists of token ids.", param="prompt")
-    return prompt
 
 
 def _prompt_text(front: Front, prompt: str | list[int], request: Request) -> str:

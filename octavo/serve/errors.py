@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from octavo.engine.client import EngineDead
+from octavo.text.pooling import EngineFailed
 from octavo.types import InvalidRequest
 
 MAX_MESSAGE_CHARACTERS = 2000  # an error never repeats its input at length
@@ -56,6 +57,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             return _of_request(error)
         case EngineDead():
             return ApiError(503, f"The engine has ended: {error}", code="engine_dead")
+        case EngineFailed():
+            return ApiError(500, f"The request failed in the engine: {error}", code="engine_error")
         case msgspec.ValidationError():
             return _of_schema(str(error))
         case _:

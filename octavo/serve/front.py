@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from octavo.async_llm import follow
 from octavo.config.server import ServerConfig
@@ -19,10 +20,13 @@ from octavo.serve.errors import ApiError, unknown_model
 from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
+from octavo.text.pooling import EmbeddingSpace
+from octavo.text.state import Output, State
 from octavo.text.template import ChatTemplate
 from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
+T = TypeVar("T")
 CACHE_ADVICE = {  # by the reason that a miss begins with
     "tokens": "put what changes from request to request after what stays the same",
     "short": "only whole blocks are shared: lengthen what stays the same, or serve with a smaller --block-size",
@@ -37,6 +41,7 @@ class ServedModel:
     names: tuple[str, ...]
     tokenizer: Tokenizer
     intake: Intake
+    space: EmbeddingSpace
     template: ChatTemplate | None = None
     bos_token: str | None = None
     root: str | None = None
@@ -55,7 +60,7 @@ class Front:
         self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
         self.clock = clock
         self.draining = False
-        self.running: dict[str, RequestState] = {}
+        self.running: dict[str, State[Any]] = {}
         self.num_waiting = 0  # no token yet
         self.num_waiting_tokens = 0
         self._serial = itertools.count()
@@ -83,7 +88,10 @@ class Front:
 
     def run(self, request: Request, prompt: str | None = None) -> AsyncGenerator[RequestOutput]:
         """What the caller is to be told, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
-        state = RequestState(request, prompt, self.model.tokenizer, self.clock)
+        return self.follow(RequestState(request, prompt, self.model.tokenizer, self.clock))
+
+    def follow(self, state: State[Output]) -> AsyncGenerator[Output]:
+        """The same for any request, as its state tells of it."""
         return follow(self.engine, state, Counting(self))
 
     async def read_stats(self) -> None:
@@ -101,7 +109,7 @@ class Counting:
         self._front = front
         self._last_s: float | None = None  # when the last tokens came
 
-    def started(self, state: RequestState) -> None:
+    def started(self, state: State[Any]) -> None:
         front, request = self._front, state.request
         front.running[request.id] = state
         front.num_waiting += 1
@@ -110,7 +118,7 @@ class Counting:
         if front.config.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
 
-    def progressed(self, state: RequestState, num_tokens: int) -> None:
+    def progressed(self, state: State[Any], num_tokens: int) -> None:
         metrics, now_s = self._front.metrics, self._front.clock()
         metrics.generation_tokens += num_tokens
         if self._last_s is not None:
@@ -121,20 +129,22 @@ class Counting:
             metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s = now_s
 
-    def ended(self, state: RequestState, reason: FinishReason) -> None:
+    def ended(self, state: State[Any], reason: FinishReason) -> None:
         front = self._front
         del front.running[state.request.id]
         if self._last_s is None:
             self._no_longer_waiting(state)
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):  # answered without a token: a vector
+                front.metrics.prompt_read(len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
 
-    def _tell_cache_miss(self, state: RequestState) -> None:
+    def _tell_cache_miss(self, state: State[Any]) -> None:
         if state.cache_miss is not None:
             level = logging.INFO if self._front.config.enable_log_requests else logging.DEBUG
             advice = cache_advice(state.cache_miss)
             log.log(level, "%s: prefix cache: %s%s", state.request.id, state.cache_miss, f"; {advice}" if advice else "")
 
-    def _no_longer_waiting(self, state: RequestState) -> None:
+    def _no_longer_waiting(self, state: State[Any]) -> None:
         self._front.num_waiting -= 1
         self._front.num_waiting_tokens -= len(state.request.prompt_token_ids)
 
@@ -144,16 +154,16 @@ def cache_advice(miss: str | None) -> str | None:
     return None if miss is None else CACHE_ADVICE.get(miss.partition(":")[0])
 
 
-async def merged(streams: Sequence[AsyncGenerator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput]]:
+async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
     """The outputs of several requests as they come, each with its request's place. One that fails ends all."""
     if len(streams) == 1:
         async with aclosing(streams[0]) as stream:
             async for output in stream:
                 yield 0, output
         return
-    queue: asyncio.Queue[tuple[int, RequestOutput] | None] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, T] | None] = asyncio.Queue()
 
-    async def pump(place: int, stream: AsyncGenerator[RequestOutput]) -> None:
+    async def pump(place: int, stream: AsyncGenerator[T]) -> None:
         async with aclosing(stream):
             async for output in stream:
                 queue.put_nowait((place, output))

@@ -13,6 +13,7 @@ from octavo.text.template import ChatTemplate
 from octavo.types import Request, SamplingParams
 
 LONG_TEXT_CHARACTERS = 20_000
+MAX_PROMPTS = 2048
 
 
 async def make_request(
@@ -41,6 +42,21 @@ async def make_request(
     if isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(make)
     return make()
+
+
+def prompt_list(prompt: Any, field: str) -> list[str | list[int]]:
+    """The prompts of a call: a text, a list of texts, a list of token ids, or a list of such lists."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise ApiError(400, f"`{field}` must be a text, a list of texts, a list of token ids or a list of such lists.", param=field)
+    if not isinstance(prompt[0], (str, list)):
+        return [prompt]
+    if len(prompt) > MAX_PROMPTS:
+        raise ApiError(400, f"`{field}` holds {len(prompt)} prompts; at most {MAX_PROMPTS} fit in one call.", param=field)
+    if any(type(one) is not type(prompt[0]) for one in prompt):
+        raise ApiError(400, f"`{field}` mixes texts and lists of token ids.", param=field)
+    return prompt
 
 
 def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.serve.front import Front, ServedModel
 from octavo.serve.launch import bind, run_until_done
 from octavo.text.intake import Intake
+from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate
 
 
@@ -31,7 +32,8 @@ async def start_front(asked: EngineConfig, config: ServerConfig, template: str |
     """The engine, started in its process, behind a front. `template` goes over the model's own. Raises what starting an engine raises."""
     engine, checkpoint = await start_engine(asked)
     intake = intake_of(asked, checkpoint, dict(engine.info))
-    front = Front(engine, served_model(asked, config, checkpoint, intake, template), config)
+    space = EmbeddingSpace.of(engine.info["hidden_size"], checkpoint.config, checkpoint.pooler, asked.model.pooling_type)
+    front = Front(engine, served_model(asked, config, checkpoint, intake, space, template), config)
     front.metrics.startup_s = dict(engine.info["timeline"])
     return front
 
@@ -43,7 +45,9 @@ def checked_template(asked: EngineConfig) -> str | None:
     return template_source(asked.model.chat_template)
 
 
-def served_model(asked: EngineConfig, config: ServerConfig, checkpoint: Checkpoint, intake: Intake, template: str | None) -> ServedModel:
+def served_model(
+    asked: EngineConfig, config: ServerConfig, checkpoint: Checkpoint, intake: Intake, space: EmbeddingSpace, template: str | None
+) -> ServedModel:
     tokenizer = checkpoint.tokenizer()
     special = tokenizer.special_tokens
     source = template or checkpoint.chat_template
@@ -51,6 +55,7 @@ def served_model(asked: EngineConfig, config: ServerConfig, checkpoint: Checkpoi
         names=asked.model.served_model_name or (asked.model.model,),
         tokenizer=tokenizer,
         intake=intake,
+        space=space,
         template=None if source is None else ChatTemplate(source, special, config.chat_template_content_format),
         bos_token=special.get("bos_token"),
         root=asked.model.model,

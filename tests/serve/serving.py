@@ -17,6 +17,7 @@ from octavo.serve.app import create_app
 from octavo.serve.front import Front, ServedModel
 from octavo.serve.launch import Stops, bind, run, url_of
 from octavo.text.intake import Intake
+from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate
 from octavo.types import Request
 from tests.scripted_engine import EOS, VOCAB_SIZE, PieceTokenizer, Script, ScriptedEngine
@@ -29,7 +30,8 @@ def make_front(script: Scripts | None = None, *, template: str | None = PieceTok
     tokenizer = PieceTokenizer()
     defaults = config.pop("generation_config", {})
     intake = Intake(tokenizer, MAX_MODEL_LEN, VOCAB_SIZE, (EOS,), defaults)
-    served = ServedModel(("tiny", "alias"), tokenizer, intake, template and ChatTemplate(template, {"bos_token": "<s>"}), "<s>")
+    space = EmbeddingSpace(4, shorter=(2,))
+    served = ServedModel(("tiny", "alias"), tokenizer, intake, space, template and ChatTemplate(template, {"bos_token": "<s>"}), "<s>")
     return Front(ScriptedEngine(tokenizer, script or Script()), served, ServerConfig(**config))
 
 

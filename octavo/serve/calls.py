@@ -1,0 +1,145 @@
+"""From a body to an answer, where requests run: parsed, run, sent whole or as a stream, ended when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from octavo.serve.errors import ApiError, as_api_error
+from octavo.serve.front import Front
+from octavo.serve.schemas import convert, parse_json
+
+log = logging.getLogger("octavo.serve")
+MAX_LABEL_CHARACTERS = 128
+
+
+class Answerable(Protocol):
+    """One call of a client, checked and ready to run."""
+
+    async def whole(self) -> bytes:
+        """Run it; the answer's body."""
+        ...
+
+    def events(self) -> AsyncGenerator[bytes]:
+        """Run it; the answer as server-sent events, the closing one included. Only asked for where the body says `stream`."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """How a stream that has begun tells what went wrong, and ends."""
+        ...
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A route that runs requests."""
+
+    paths: tuple[str, ...]
+    summary: str
+    body: type[msgspec.Struct]
+    prefix: str  # of ids
+    make: Callable[[Front, Any, str], Awaitable[Answerable]]  # from the body and an id; raises `ApiError` and `InvalidRequest`
+    answer: type[msgspec.Struct]
+    error: Callable[[ApiError], bytes] = ApiError.body  # the body of what is no answer
+
+
+class Running:
+    """Serves an endpoint. When the client leaves, so do its requests, streamed or not."""
+
+    def __init__(self, front: Front, endpoint: Endpoint) -> None:
+        self._front = front
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = convert(parse_json(await read_body(receive)), self._endpoint.body)
+        prefix = self._endpoint.prefix
+        asked = getattr(body, "request_id", None) or Headers(scope=scope).get("x-request-id")
+        label = asked if asked and asked.isascii() and asked.isprintable() else uuid.uuid4().hex
+        label = f"{prefix}-{label[:MAX_LABEL_CHARACTERS]}"
+        headers = {"X-Request-Id": label.removeprefix(f"{prefix}-")} if self._front.config.enable_request_id_headers else {}
+        async with cancelled_when_gone(receive):
+            call = await self._endpoint.make(self._front, body, label)
+            if getattr(body, "stream", None):
+                await send_events(send, call, headers)
+            else:
+                await send_json(send, 200, await call.whole(), headers)
+
+
+@asynccontextmanager
+async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
+    """Cancels what runs inside as soon as the client disconnects."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        task.uncancel()
+    finally:
+        watcher.cancel()
+
+
+async def read_body(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(400, "The client left before the body was complete.")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    await send(_start(status, {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}))
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_events(send: Send, call: Answerable, headers: Mapping[str, str]) -> None:
+    """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
+    async with aclosing(call.events()) as events:
+        chunk = await anext(events)
+        fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        await send(_start(200, {**fixed, **headers}))
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await anext(events, None)
+                if chunk is None:
+                    break
+        except Exception as error:
+            await send({"type": "http.response.body", "body": call.failure(answer_to(error)), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _start(status: int, headers: Mapping[str, str]) -> Message:
+    pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}
+
+
+def answer_to(error: Exception) -> ApiError:
+    """The answer to any error; what nobody foresaw is logged, and told without details."""
+    answer = as_api_error(error)
+    if answer is None:
+        log.exception("a request failed in a way that nobody foresaw", exc_info=error)
+        answer = ApiError(500, "Internal error; the server's log has the details.", code="internal_error")
+    return answer
