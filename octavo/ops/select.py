@@ -88,16 +88,23 @@ def triton_ops() -> Ops:
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
     from octavo.ops.triton.embedding import embedding
+    from octavo.ops.triton.grouped import TritonGrouped
     from octavo.ops.triton.linear import TritonLinear
     from octavo.ops.triton.norm import add_rms_norm, rms_norm
     from octavo.ops.triton.rope_and_write import rope_and_write
+    from octavo.ops.triton.route import route
 
+    grouped = TritonGrouped.here()
     return Ops(
         embedding=embedding,
         linear=TritonLinear.here(),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_and_write=rope_and_write,
+        route=partial(route, dependent=grouped.dependent),
+        share_out=grouped.share_out,
+        grouped_linear=grouped.linear,
+        grouped_sum=grouped.sum,
         best=best,
         decode_batch=decode_batch,
         compile_ahead=partial(precompile.start_here, folder),

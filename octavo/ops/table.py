@@ -34,6 +34,22 @@ class Skinny:
     swap: bool = False
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """How products of tokens with their experts' weights are cut (`octavo/ops/triton/grouped.py`).
+
+    `block_m` 1 takes each pair of a token and an expert by itself and whole rows of weights (`block_k` is not looked at); `swap` gives the
+    tensor cores the weight as their left operand.
+    """
+
+    block_m: int
+    block_n: int  # weight rows, of each half with a gate
+    block_k: int = 0
+    warps: int = 4
+    stages: int = 3
+    swap: bool = False
+
+
 Key = tuple[str, int, int, int]  # form, at most so many rows, out features of the weight, in features
 
 BUCKETS = (1, 8, 16, 64)  # rows
@@ -125,3 +141,34 @@ def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Cut | None
     whole = "norm" in form or "gate" in form  # sums that may not be shared
     split = 1 if whole or programs >= 2 * num_sms else 2 if programs >= num_sms else 4
     return Skinny(16, 32, 128, split=split, warps=4, stages=4)
+
+
+GroupedKey = tuple[str, int, int, int]  # form, block_m, out features of each expert's weight, in features
+
+FEW_TOKENS = 4  # up to which pairs are taken one by one: two of them seldom go to one expert
+TUNED_ROWS: dict[str, tuple[tuple[float, int], ...]] = {}  # by device: (at most so many pairs an expert, rows of a tile), ascending
+ROWS: tuple[tuple[float, int], ...] = ((10, 16), (24, 32), (72, 64))  # where nobody tuned; 128 beyond
+MOST_ROWS = 128
+TUNED_GROUPED: dict[str, dict[GroupedKey, Grouped]] = {}  # by device
+
+
+def grouped_rows(device: str, num_tokens: int, per_token: int, num_experts: int) -> int:
+    """Rows of a tile, one number for all products of a layer; 1: pairs one by one."""
+    if num_tokens <= FEW_TOKENS:
+        return 1
+    pairs = num_tokens * per_token / num_experts
+    return next((rows for most, rows in TUNED_ROWS.get(device, ROWS) if pairs <= most), MOST_ROWS)
+
+
+def grouped_cut(device: str, form: str, block_m: int, n: int, k: int, element_bytes: int = 2) -> Grouped:
+    """The cut for products of tiles of `block_m` rows with weights [n, k]; `form` as of a product without experts."""
+    tuned = TUNED_GROUPED.get(device, {}).get((form, block_m, n, k))
+    if tuned is not None and element_bytes == 2:
+        return tuned
+    halves = 2 if "gate" in form else 1
+    if block_m == 1:
+        return Grouped(1, 4, warps=8 if k > 512 else 4)
+    narrow = 2 if element_bytes > 2 else 1
+    if block_m <= 32:
+        return Grouped(block_m, 64, 128 // narrow, warps=4, stages=4 // narrow, swap=True)
+    return Grouped(block_m, 128 // halves, 64 // narrow, warps=4 if block_m == 64 else 8, stages=4 // narrow)
