@@ -16,8 +16,10 @@ from octavo.ops.triton import share_out as sharing
 from octavo.ops.triton.grouped import MAX_EXPERTS, TritonGrouped
 from octavo.ops.triton.route import route
 from octavo.ops.triton.share_out import most_tiles, share_out
+from tests.interpreter import interpret
 from tests.ops.test_route import CHOICES
 
+interpret()
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 DEPENDENT = GPU and torch.cuda.get_device_capability() >= (9, 0)
