@@ -12,7 +12,8 @@ import torch
 class Batch:
     """A plan lowered to the device: the tokens of all slices one after the other. T tokens, S slices, N sampled positions, G KV groups.
 
-    Where a batch is padded to a captured size, padding tokens have slot -1 and padding slices have length 0.
+    Where a batch is padded to a captured size, padding tokens have slot -1 and padding slices have length 0. Sampled positions beyond
+    those of `sample_rows` are padding too.
     """
 
     tokens: torch.Tensor  # [T] int64
@@ -22,9 +23,9 @@ class Batch:
     rows: torch.Tensor  # [S] int32
     slots: torch.Tensor  # [G, T] int64: where each token's KV goes in each group, block * block_tokens + offset; -1: nowhere
     sample_at: torch.Tensor  # [N] int64: positions in the flat batch whose logits are sampled
-    sample_rows: torch.Tensor  # [N] int64: the row of each
+    sample_rows: torch.Tensor  # [N or fewer] int64: the row of each
     # Bounds the host knows without asking the device:
-    num_tokens: int
+    num_tokens: int  # without padding, where slices are without it
     num_slices: int
     max_count: int  # the longest slice
     max_length: int  # the longest context after this step, an upper bound

@@ -131,7 +131,8 @@ class Sampler:
         if masks is not None:
             logits = mask_tokens(logits, masks)
         if recipe.stages or recipe.random:
-            tokens, peaks = self._process(logits, View(rows, batch.sample_rows, batch.positions[batch.sample_at] + 1, recipe.rows), recipe)
+            positions = batch.positions[batch.sample_at[: len(batch.sample_rows)]] + 1
+            tokens, peaks = self._process(logits, View(rows, batch.sample_rows, positions, recipe.rows), recipe)
         else:
             tokens, peaks = self._best(logits)
         scores = tuple((at, score(part, tokens[_index(at, part)], k)) for k, at, part in raw)

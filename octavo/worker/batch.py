@@ -6,6 +6,7 @@ computed on the device from the rows, so a plan may be built while the step befo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from octavo.ops.select import REFERENCES, Ops
 from octavo.worker.rows import Rows
 
 FED_BY_ROW = -1  # in place of a token's value: the row holds it
+WIDER = 128  # rows, between sizes that are not captured
 
 
 class BatchBuilder:
@@ -28,7 +30,7 @@ class BatchBuilder:
         self._block_tokens = tuple(block_tokens)  # per KV group
         self._device = device
         # Everything the host knows travels in one copy: [owner, fed token] a token, then [row, start, sampled position, sampled row].
-        num_words = 2 * max_tokens + 4 * max_slices + 1
+        num_words = 2 * max_tokens + 4 * max_slices + 2
         num_hosts = settings.overlap_depth + 2 if device.type == "cuda" else 1  # a pinned buffer is not touched while its copy may run
         self._hosts = [torch.empty(num_words, dtype=torch.int64, pin_memory=device.type == "cuda") for _ in range(num_hosts)]
         self._next_host = 0
@@ -43,6 +45,7 @@ class BatchBuilder:
         self._each_start = torch.arange(max_slices + 1, dtype=torch.int32, device=device)  # of slices of one token each
         self._max_length = settings.max_model_len
         self._ops = ops
+        self._sizes = padded_sizes(settings)
         self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
     def build(self, plan: Plan, rows: Rows) -> Batch:
@@ -62,11 +65,14 @@ class BatchBuilder:
                 max_old_count = max(max_old_count, piece.count, *fresh)
                 fresh.clear()
 
-        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices)
+        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding)
         num_tokens = owner.numel()
+        num_real = sum(piece.count for piece in slices)
         token_rows = row[owner]  # [T]
         offset = self._offsets[:num_tokens] - starts[owner]  # [T] within its slice
         positions = torch.add(rows.computed[token_rows], offset, out=self._positions[:num_tokens])
+        if num_real < num_tokens:
+            positions[num_real:].zero_()
         held = rows.last_token[token_rows]
         if rows.drafts.shape[1]:
             held = torch.where(offset > 0, rows.drafts[token_rows, (offset - 1).clamp(0, rows.drafts.shape[1] - 1)], held)
@@ -77,10 +83,12 @@ class BatchBuilder:
         for group, block_tokens in enumerate(self._block_tokens):
             block = rows.block_tables[group][token_rows, positions // block_tokens].to(torch.int64)  # [T]
             slots[group] = torch.where(used, block * block_tokens + positions % block_tokens, -1)
+        if num_real < num_tokens:
+            slots[:, num_real:].fill_(-1)
         batch_starts, batch_rows = self._starts[: num_slices + 1], self._rows[:num_slices]
         batch_starts.copy_(starts)
-        batch_rows.copy_(row)
-        lengths = torch.add(rows.computed[row], batch_starts.diff(), out=self._lengths[:num_slices])
+        batch_rows.copy_(row[:num_slices])
+        lengths = torch.add(rows.computed[row[:num_slices]], batch_starts.diff(), out=self._lengths[:num_slices])
         return Batch(
             tokens=tokens,
             positions=positions,
@@ -90,7 +98,7 @@ class BatchBuilder:
             slots=slots,
             sample_at=sample_at,
             sample_rows=sample_rows,
-            num_tokens=num_tokens,
+            num_tokens=num_real,
             num_slices=num_slices,
             max_count=max_count,
             max_length=max_length,
@@ -124,18 +132,29 @@ class BatchBuilder:
             max_length=self._max_length,
         )
 
-    def _stage(self, slices: Sequence[Slice]) -> Sequence[torch.Tensor]:
-        """Bring what the host knows to the device: owner and fed token [T], row [S], start [S + 1], sampled position and row [N]."""
+    def _stage(self, slices: Sequence[Slice], padding_row: int) -> Sequence[torch.Tensor]:
+        """Bring what the host knows to the device: owner and fed token [T], row [S + 1], start [S + 1], sampled position [N] and row.
+
+        Padding tokens belong to one more slice, of the padding row.
+        """
         num_slices = len(slices)
         counts = np.fromiter((piece.count for piece in slices), np.int64, num_slices)
-        row = np.fromiter((piece.row for piece in slices), np.int64, num_slices)
+        row = np.fromiter((*(piece.row for piece in slices), padding_row), np.int64, num_slices + 1)
         samples = np.fromiter((piece.sample for piece in slices), np.bool_, num_slices)
         starts = np.concatenate(([0], np.cumsum(counts)))
-        fed = np.full(starts[-1], FED_BY_ROW, np.int64)
+        num_real = int(starts[-1])
+        num_tokens = self._padded(num_real)
+        owner = np.full(num_tokens, num_slices, np.int64)
+        owner[:num_real] = np.repeat(np.arange(num_slices), counts)
+        fed = np.full(num_tokens, FED_BY_ROW, np.int64)
+        fed[num_real:] = 0
         for piece, start in zip(slices, starts):
             if piece.tokens:
                 fed[start : start + len(piece.tokens)] = piece.tokens
-        parts = (np.repeat(np.arange(num_slices), counts), fed, row, starts, starts[1:][samples] - 1, row[samples])
+        sampled_rows = row[:-1][samples]
+        sample_at = np.zeros(self._padded(len(sampled_rows)), np.int64)
+        sample_at[: len(sampled_rows)] = starts[1:][samples] - 1
+        parts = (owner, fed, row, starts, sample_at, sampled_rows)
         num_words = sum(len(part) for part in parts)
         host = self._hosts[self._next_host]
         self._next_host = (self._next_host + 1) % len(self._hosts)
@@ -143,3 +162,23 @@ class BatchBuilder:
         staged = self._staged[:num_words]
         staged.copy_(host[:num_words], non_blocking=True)
         return staged.split([len(part) for part in parts])
+
+    def _padded(self, count: int) -> int:
+        """How many rows products have for so many tokens, or sampled ones."""
+        at = bisect_left(self._sizes, count)
+        return self._sizes[at] if count and at < len(self._sizes) else count
+
+
+def padded_sizes(settings: Resolved) -> tuple[int, ...]:
+    """The numbers of rows that steps of up to `max_num_seqs` tokens are padded to where decode steps are captured: the captured sizes, and
+    wider ones.
+
+    Libraries have kernels of their own for many a number of rows. The first use of one loads it, for which the driver waits until the
+    device is idle; so all are used before the first request.
+    """
+    if not settings.graph_sizes:
+        return ()
+    most = settings.max_num_seqs
+    captured = tuple(size for size in settings.graph_sizes if size <= most)
+    wider = range((captured[-1] if captured else 0) + WIDER, most + 1, WIDER)
+    return (*captured, *wider)

@@ -81,7 +81,7 @@ class Runner:
         batch, hidden = self._forwarded
         self._forwarded = None
         recipe = self.sampler.recipe(plan, self.rows.held)
-        sampled = self.sampler(self.model.logits(hidden[batch.sample_at]), batch, self.rows, recipe, masks)
+        sampled = self.sampler(self._logits(batch, hidden), batch, self.rows, recipe, masks)
         self.rows.record(batch, sampled)
         return sampled.fetch(plan, [reader.read(plan, hidden, self.model.logits) for reader in self.readers])
 
@@ -89,8 +89,7 @@ class Runner:
     def waiting_logits(self) -> torch.Tensor:
         """[N, vocab] of the plan that was only forwarded yet, at its sampled positions."""
         assert self._forwarded is not None, "nothing was forwarded"
-        batch, hidden = self._forwarded
-        return self.model.logits(hidden[batch.sample_at])
+        return self._logits(*self._forwarded)
 
     @torch.inference_mode()
     def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
@@ -103,6 +102,10 @@ class Runner:
 
     def close(self) -> None:
         self._forwarded = None
+
+    def _logits(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, vocab] at the sampled positions, without padding."""
+        return self.model.logits(hidden[batch.sample_at])[: len(batch.sample_rows)]
 
     def _forward(self, plan: Plan) -> None:
         batch = self.batches.build(plan, self.rows)

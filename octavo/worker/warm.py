@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from octavo.config.resolved import Resolved
 from octavo.core.plan import Admission, Plan, Slice
 from octavo.types import SamplingParams
+from octavo.worker.batch import padded_sizes
 from octavo.worker.runner import Runner
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -23,29 +24,26 @@ MIXED_CHUNK = 3  # tokens of the one prompt that a mixed step reads on
 def warm_up(runner: Runner, settings: Resolved) -> None:
     """Steps of prompts, each followed by a mixed one that samples them all.
 
-    A few prompts that fill the token budget, and ever smaller parts of it; then many short ones. What they leave in the KV memory is never
-    looked at.
+    A few prompts that fill the token budget, and ever smaller parts of it; then many short ones, in all numbers that no graph is captured
+    for. What they leave in the KV memory is never looked at.
     """
-    for num_rows, most in _prompts(runner, settings):
-        sizes = _halves(most) if num_rows <= NUM_PROMPTS else [most]
-        for each in sizes:
-            _step_twice(runner, num_rows, each)
+    most_rows = settings.max_num_seqs
+    for each in _halves(settings.max_num_batched_tokens // min(NUM_PROMPTS, most_rows)):
+        _step_twice(runner, settings, min(NUM_PROMPTS, most_rows), each)
+    _step_twice(runner, settings, min(MORE_PROMPTS, most_rows), SMALLEST // 2)
+    _step_twice(runner, settings, most_rows, SMALLEST // 2)
+    captured = max(settings.graph_sizes, default=most_rows)
+    for size in padded_sizes(settings):
+        if size > captured:
+            _step_twice(runner, settings, size - MIXED_CHUNK + 1, 2)
 
 
-def _prompts(runner: Runner, settings: Resolved) -> Iterator[tuple[int, int]]:
-    """How many prompts share a step, and the most tokens of each."""
-    for wanted in (NUM_PROMPTS, MORE_PROMPTS, settings.max_num_seqs):
-        num_rows = min(wanted, settings.max_num_seqs)
-        room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
-        most = min(settings.max_num_batched_tokens // num_rows, room)
-        if wanted > NUM_PROMPTS:
-            most = min(most, SMALLEST // 2)
-        if most >= 2 and num_rows + MIXED_CHUNK - 1 <= settings.max_num_batched_tokens:
-            yield num_rows, most
-
-
-def _step_twice(runner: Runner, num_rows: int, each: int) -> None:
-    """A step of `num_rows` prompts of `each` tokens, then one that reads on in the first and decodes the others."""
+def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int) -> None:
+    """A step of `num_rows` prompts of `each` tokens, or of as many as fit, then one that reads on in the first and decodes the others."""
+    room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
+    each = min(each, settings.max_num_batched_tokens // num_rows, room)
+    if each < 1 or num_rows + MIXED_CHUNK - 1 > settings.max_num_batched_tokens:
+        return
     rests = (MIXED_CHUNK, *(1 for _ in range(1, num_rows)))  # tokens of each row that the second step reads
     tokens = (0,) * (each + MIXED_CHUNK)
     admitted = tuple(

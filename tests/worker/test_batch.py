@@ -8,7 +8,7 @@ import torch
 from octavo.config.resolved import Resolved
 from octavo.core.plan import Admission, Growth, Plan, Slice
 from octavo.types import SamplingParams
-from octavo.worker.batch import BatchBuilder
+from octavo.worker.batch import BatchBuilder, padded_sizes
 from octavo.worker.rows import Rows
 
 SETTINGS = Resolved(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64, num_speculative_tokens=2)
@@ -107,3 +107,29 @@ def test_a_decode_step_needs_nothing_from_the_host():
         assert torch.equal(value[..., :size], expected[name]), name
     assert got.slots[:, 2].tolist() == [-1, -1]
     assert got.lengths[2] == 0
+
+
+def test_padding_to_sizes_that_were_used_before():
+    device = torch.device("cpu")
+    settings = Resolved(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64, graph_sizes=(1, 4))
+    rows, batches = Rows(settings, (16, 8), (), device), BatchBuilder(settings, BLOCK_TOKENS, device)
+    tokens = tuple(range(20, 23))
+    plan = Plan(1, (Slice(1, 2, 2, 0, True, tokens[:2]), Slice(3, 4, 1, 0, True, tokens[2:])), (
+        admit(1, tokens[:2], 0, ((5,), (2,))), admit(3, tokens[2:], 0, ((6,), (3,))),
+    ))  # fmt: skip
+    rows.apply(plan)
+    batch = batches.build(plan, rows)
+    assert batch.tokens.tolist() == [20, 21, 22, 0]
+    assert batch.positions.tolist() == [0, 1, 0, 0]
+    assert batch.slots.tolist() == [[20, 21, 24, -1], [16, 17, 24, -1]], "padding is written nowhere"
+    assert (batch.starts.tolist(), batch.lengths.tolist(), batch.rows.tolist()) == ([0, 2, 3], [2, 1], [1, 3])
+    assert (batch.num_tokens, batch.num_slices) == (3, 2)
+    assert batch.sample_at.tolist() == [1, 2, 0, 0]
+    assert batch.sample_rows.tolist() == [1, 3], "padding is sampled for nobody"
+
+
+@pytest.mark.parametrize(("sizes", "most", "padded"), [
+    ((), 64, ()), ((1, 2, 512), 256, (1, 2, 130)), ((1, 512), 1024, (1, 512, 640, 768, 896, 1024)),
+])  # fmt: skip
+def test_sizes(sizes, most, padded):
+    assert padded_sizes(Resolved(max_num_seqs=most, graph_sizes=sizes)) == padded
