@@ -53,6 +53,7 @@ class Grouped:
 Key = tuple[str, int, int, int]  # form, at most so many rows, out features of the weight, in features
 
 BUCKETS = (1, 8, 16, 64)  # rows
+WIDE_BUCKETS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # rows, of products that the library does
 
 Cut = OneRow | Skinny
 
@@ -112,6 +113,18 @@ TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's pr
         ("linear+gate", 64, 6144, 1024): Skinny(64, 32, 128, stages=4),
     },
 }
+
+
+# By device, cuBLASLt's version and dtype: the way for (at most so many rows, out features, in features), where another than the library's
+# first choice is faster.
+WAYS: dict[tuple[str, int, str], dict[tuple[int, int, int], str]] = {}
+
+
+def library_way(device: str, version: int, dtype: str, rows: int, n: int, k: int) -> bytes | None:
+    """How cuBLASLt is to do a product with a weight [n, k]; None: as it likes."""
+    bucket = next((bucket for bucket in WIDE_BUCKETS if rows <= bucket), WIDE_BUCKETS[-1])
+    way = WAYS.get((device, version, dtype), {}).get((bucket, n, k))
+    return None if way is None else bytes.fromhex(way)
 
 
 def form(norm: bool, gate: bool, add: bool) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from octavo.ops.library import Library, open_library
 from octavo.ops.linear import Norm, added, around
-from octavo.ops.table import Cut, OneRow, form, product_cut
+from octavo.ops.table import Cut, OneRow, form, library_way, product_cut
 from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.triton.norm import rms_norm
 from octavo.ops.triton.one_row import one_row
@@ -26,22 +27,24 @@ def _product(
     return residual.addmm_(x, weight.t(), alpha=scale)
 
 
-separate = around(_product, rms_norm, {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul})
+GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 
 
 class TritonLinear:
     """Bound to a device. Its products must all run on one stream, for they share the counters."""
 
-    def __init__(self, device: torch.device, name: str, num_sms: int, dependent: bool) -> None:
+    def __init__(self, device: torch.device, name: str, num_sms: int, dependent: bool, library: Library | None = None) -> None:
         """`name` is the device's in the table; `dependent`: launch before the kernel ahead has ended (sm_90 and later)."""
-        self.name, self.num_sms, self.dependent = name, num_sms, dependent
+        self.name, self.num_sms, self.dependent, self.library = name, num_sms, dependent, library
+        self._separate = around(self._product, rms_norm, GATES)
         self.counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
 
     @staticmethod
     def here() -> TritonLinear:
         """For the current GPU."""
         about = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return TritonLinear(torch.device("cuda"), about.name, about.multi_processor_count, about.major >= 9)
+        device = torch.device("cuda", torch.cuda.current_device())
+        return TritonLinear(device, about.name, about.multi_processor_count, about.major >= 9, open_library(device))
 
     def __call__(
         self,
@@ -58,11 +61,23 @@ class TritonLinear:
             cut = self._cut(x, weight, False, gate is not None, residual is not None)
             x, norm = rms_norm(x, *norm), None
         if cut is None:
-            return separate(x, weight, bias, norm, gate, residual, scale)
+            return self._separate(x, weight, bias, norm, gate, residual, scale)
         weights, eps = (None, 0.0) if norm is None else norm
         if isinstance(cut, OneRow):
             return one_row(x, weight, cut, self.num_sms, bias, weights, eps, gate, residual, scale, self.dependent)
         return skinny(x, weight, cut, self.counters, bias, weights, eps, gate, residual, scale, self.dependent)
+
+    def _product(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+    ) -> torch.Tensor:
+        way = None
+        if self.library is not None and bias is None:
+            way = library_way(self.name, self.library.version, str(x.dtype), x.shape[0], *weight.shape)
+        if self.library is None or way is None or x.stride(1) != 1 or not weight.is_contiguous():
+            return _product(x, weight, bias, residual, scale)
+        y = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device) if residual is None else residual
+        self.library.product(x, weight, y, way, scale, add=residual is not None)
+        return y
 
     def _cut(self, x: torch.Tensor, weight: torch.Tensor, norm: bool, gate: bool, add: bool) -> Cut | None:
         rows, (n, k) = x.shape[0], weight.shape
