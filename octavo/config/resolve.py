@@ -88,19 +88,28 @@ def resolve(
 
 
 def _refuse_unbuilt(asked: EngineConfig) -> None:
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    for name in ("data_parallel_size",):
         if getattr(asked.parallel, name) > 1:
-            raise ConfigError(name, getattr(asked.parallel, name), "this version runs on one device; use 1")
+            raise ConfigError(name, getattr(asked.parallel, name), "this version runs one replica; use 1")
 
 
 def _one_rank(asked: EngineConfig, arch: Architecture) -> Architecture:
     """What one device holds. Raises `ConfigError` where the layers or their heads cannot be divided so."""
     tensor, pipeline = asked.parallel.tensor_parallel_size, asked.parallel.pipeline_parallel_size
-    if arch.heads % tensor:
-        raise ConfigError("tensor_parallel_size", tensor, f"it must divide the model's {arch.heads} attention heads")
+    works = [size for size in range(1, arch.heads + 1) if divides(arch, size)]
+    if tensor not in works:
+        raise ConfigError(
+            "tensor_parallel_size", tensor, f"the model has {arch.heads} attention heads, {arch.kv_heads} key/value heads and "
+            f"{arch.intermediate} inner features of the MLP; sizes that work: {', '.join(map(str, works))}",
+        )  # fmt: skip
     if pipeline > arch.num_layers:
         raise ConfigError("pipeline_parallel_size", pipeline, f"the model has {arch.num_layers} layers; use at most that")
     return memory.one_rank(arch, tensor, pipeline)
+
+
+def divides(arch: Architecture, size: int) -> bool:
+    """Whether layers can be cut over so many ranks. Key/value heads may be fewer: neighbouring ranks then hold the same."""
+    return not (arch.heads % size or arch.intermediate % size or (arch.kv_heads % size and size % arch.kv_heads))
 
 
 def _overlap_depth(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> int:
@@ -109,6 +118,9 @@ def _overlap_depth(asked: EngineConfig, device: Device, reasons: dict[str, str])
         # There is no device beside the host: a step runs while it is submitted, and with overlap every token would wait for the next step.
         reasons["overlap_depth"] = "steps run on the host itself, so there is nothing to overlap"
         return 0
+    if asked.parallel.pipeline_parallel_size > 1:
+        reasons["overlap_depth"] = "a plan for each stage, and one to come"
+        return asked.parallel.pipeline_parallel_size
     return 0 if given is False else 1
 
 

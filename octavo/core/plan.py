@@ -1,6 +1,6 @@
 """The plan of one step: what the scheduler tells every rank to do. Records and deltas only, so a decode step stays a few kB.
 
-A plan is applied in this order: retired rows, admitted rows, grown block tables, then the slices run together as one batch.
+A plan is applied in this order: retired rows, admitted rows, grown block tables, newest tokens, then the slices run together as one batch.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Plan:
     retired: tuple[int, ...] = ()
     grown: tuple[Growth, ...] = ()
     masked: tuple[int, ...] = ()  # indices of slices whose sampling waits for a grammar mask: the step runs in two halves
+    # In a pipeline, (row, its newest token) of each that decodes: only the last stage has sampled it, and the host has read it since.
+    newest: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -352,7 +352,9 @@ class Scheduler:
     def _close(self, step: Step) -> Plan:
         """Number the plan, and let others find the blocks that it writes from known tokens."""
         self._steps += 1
-        plan = Plan(self._steps, tuple(step.slices), tuple(step.admitted), tuple(self._retired), tuple(step.grown))
+        decoding = zip(step.slices, step.sequences) if self._exclusive else ()
+        newest = tuple((piece.row, seq.tokens[-1]) for piece, seq in decoding if not piece.tokens)
+        plan = Plan(self._steps, tuple(step.slices), tuple(step.admitted), tuple(self._retired), tuple(step.grown), newest=newest)
         self._retired.clear()
         registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks]
         for seq in step.chunks:

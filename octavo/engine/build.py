@@ -25,6 +25,7 @@ from octavo.engine.processes import ProcessExecutor
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.parallel.meeting import Layout, Meeting
 from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
@@ -57,13 +58,13 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     with timeline.stage("import torch"):
         from octavo.worker.build import build_runner, num_slots, slot_need
         from octavo.worker.device import detect
-    device = detect()
+    device = detect(num_needed=config.parallel.world_size)
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
-            executor = ProcessExecutor("octavo.engine.build:build_worker", (config, settings))
+            executor = start_workers(config, settings)
         layout: KVLayout
         layout, inside = executor.told[0]
         timeline.replace_last(inside)
@@ -82,13 +83,28 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 
-def build_worker(rank: int, config: EngineConfig, settings: Resolved) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
-    """A worker in its own process, which opens the checkpoint itself; with it its KV layout and where the seconds of its start went."""
+def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:
+    """A process for each rank of this replica."""
+    from octavo.parallel.collectives import Host
+
+    layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    host = Host.open(layout)
+    return ProcessExecutor("octavo.engine.build:build_worker", (config, settings, host.meeting), layout.num_ranks, keep=host)
+
+
+def build_worker(
+    rank: int, config: EngineConfig, settings: Resolved, meeting: Meeting
+) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
+    """A worker in its own process, which opens the checkpoint itself; with it the KV layout and where the seconds of its start went."""
+    from octavo.parallel.collectives import join
     from octavo.worker.build import build_runner
+    from octavo.worker.device import take
 
     checkpoint = open_model(config)
     timeline = Timeline(time.monotonic)
-    runner = build_runner(settings, Architecture.from_config(checkpoint.config), checkpoint, timeline.stage)
+    device = take(settings.device, rank)
+    architecture = Architecture.from_config(checkpoint.config)
+    runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, rank, device))
     return runner, (runner.layout, timeline.stages)
 
 

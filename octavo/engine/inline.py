@@ -18,6 +18,10 @@ class Worker(Protocol):
 
     def sample(self, plan: Plan, masks: Any) -> StepFuture: ...
 
+    def enter_thread(self) -> None:
+        """Called by a thread that will wait for results, before it does."""
+        ...
+
     def close(self) -> None: ...
 
 

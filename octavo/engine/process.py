@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from octavo.logs import start_logging
 
@@ -49,7 +50,7 @@ class Status:
         self._fd = fd
 
     def say(self, kind: str, **fields: Any) -> None:
-        os.write(self._fd, json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        os.write(self._fd, json.dumps({"kind": kind, "at_s": time.monotonic(), **fields}).encode() + b"\n")
 
 
 def spawn(target: str, *args: Any, prefix: Sequence[str] = (), fds: Sequence[int] = ()) -> Child:
@@ -85,6 +86,16 @@ def die_with_parent(stdin: BinaryIO) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
+def end_with(status: Status, error: BaseException) -> NoReturn:
+    """Tell the parent, and end this process."""
+    if type(error).__module__.startswith("octavo."):
+        status.say("error", error=str(error))  # says what is wrong and what works
+    else:
+        traceback.print_exception(error)
+        status.say("error", error=f"{type(error).__name__}: {error}")
+    os._exit(1)
+
+
 def main() -> None:
     """The child's side: build what the parent asked for, run it, and end when the parent does."""
     status = Status(int(sys.argv[1]))
@@ -96,12 +107,7 @@ def main() -> None:
         start_logging()
         function_at(target)(status, *args)
     except BaseException as error:
-        if type(error).__module__.startswith("octavo."):
-            status.say("error", error=str(error))  # says what is wrong and what works
-        else:
-            traceback.print_exc()
-            status.say("error", error=f"{type(error).__name__}: {error}")
-        os._exit(1)
+        end_with(status, error)
     os._exit(0)  # no interpreter shutdown: device runtimes and thread teams have nothing left to say
 
 

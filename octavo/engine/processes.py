@@ -1,4 +1,4 @@
-"""Workers in processes of their own: plans go out to every rank, the outcome comes back from the one that samples.
+"""Workers in processes of their own: plans go out to every rank, the outcome comes back from the last one, which samples.
 
 A rank that ends takes the group down within moments: whoever waits for a step gets `ExecutorDead` with that rank's own first error.
 """
@@ -10,8 +10,9 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
@@ -20,10 +21,11 @@ from typing import Any
 from octavo.core.plan import Plan, StepOutput
 from octavo.engine.executor import ExecutorDead, StepFuture
 from octavo.engine.inline import Worker
-from octavo.engine.process import Child, Status, function_at, spawn
+from octavo.engine.process import Child, Status, end_with, function_at, spawn
 
 Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
 Outcome = tuple[bool, Any]  # (True, StepOutput), or (False, text of what the step raised)
+GRACE_S = 0.5  # after the first death: others that end of it may have been quicker to say so
 
 
 class StepFailed(RuntimeError):
@@ -38,20 +40,27 @@ class Rank:
     child: Child
     link: Connection
 
-    def last_words(self) -> str:
-        """Its first error, or how it ended. Called when it is ending."""
+    def last_words(self) -> tuple[float, str]:
+        """When it said its first error, and what; how it ended, at time 0, if it said nothing. Called when it is ending."""
         text = b""
         while chunk := os.read(self.child.status_fd, 65536):
             text += chunk
         said = [json.loads(line) for line in text.splitlines()]
-        return next((one["error"] for one in said if one["kind"] == "error"), f"its process ended with {self.child.end()}")
+        errors = [(one["at_s"], one["error"]) for one in said if one["kind"] == "error"]
+        return errors[0] if errors else (0.0, f"its process ended with {self.child.end()}")
 
 
 class ProcessExecutor:
     """Starts `num_ranks` workers, each made by `build` ("module:function") as `build(rank, *args) -> (worker, what to tell)`."""
 
-    def __init__(self, build: str, args: tuple[Any, ...], num_ranks: int = 1) -> None:
-        self._ranks = [_start(number, build, args) for number in range(num_ranks)]
+    def __init__(
+        self, build: str, args: tuple[Any, ...], num_ranks: int = 1, prefixes: Sequence[Sequence[str]] = (), keep: object = None
+    ) -> None:
+        """`prefixes[rank]` goes before the interpreter on the rank's command line (numactl). `keep` lives as long as the workers."""
+        self._keep = keep
+        self._ranks = [
+            _start(number, num_ranks, build, args, prefixes[number] if prefixes else ()) for number in range(num_ranks)
+        ]
         self._sampler = self._ranks[-1]
         self._pending: deque[RemoteStep] = deque()
         self.told = [self._receive(rank) for rank in self._ranks]  # what each `build` tells of its worker
@@ -85,7 +94,7 @@ class ProcessExecutor:
             try:
                 rank.link.send_bytes(data)
             except OSError:
-                raise self._dead(rank) from None
+                raise self._dead() from None
 
     def _receive(self, rank: Rank) -> Any:
         """The next message of one rank, while all are watched: their status pipes are silent as long as they are well."""
@@ -95,18 +104,21 @@ class ProcessExecutor:
                 try:
                     return pickle.loads(rank.link.recv_bytes())
                 except (EOFError, OSError):
-                    raise self._dead(rank) from None
+                    raise self._dead() from None
             self._look_for_the_dead(ready)
 
     def _look_for_the_dead(self, ready: Collection[object]) -> None:
-        for rank in self._ranks:
-            if rank.child.status_fd in ready:
-                raise self._dead(rank)
+        if any(rank.child.status_fd in ready for rank in self._ranks):
+            raise self._dead()
 
-    def _dead(self, rank: Rank) -> ExecutorDead:
-        words = rank.last_words()
+    def _dead(self) -> ExecutorDead:
+        """Of the ranks that have ended or are about to, the word of the first. The others only lost it."""
+        time.sleep(GRACE_S)
+        ended = [rank for rank in self._ranks if wait([rank.child.status_fd], timeout=0)]
+        words = {rank.number: rank.last_words() for rank in ended}
         self.close()
-        return ExecutorDead(f"worker {rank.number}: {words}")
+        number = min(words, key=lambda number: words[number][0])
+        return ExecutorDead(f"worker {number}: {words[number][1]}")
 
 
 class RemoteStep:
@@ -123,40 +135,46 @@ class RemoteStep:
         return value
 
 
-def _start(number: int, build: str, args: tuple[Any, ...]) -> Rank:
+def _start(number: int, num_ranks: int, build: str, args: tuple[Any, ...], prefix: Sequence[str]) -> Rank:
     ours, theirs = socket.socketpair()
-    child = spawn("octavo.engine.processes:run_worker", theirs.fileno(), number, build, args, fds=(theirs.fileno(),))
+    target = "octavo.engine.processes:run_worker"
+    child = spawn(target, theirs.fileno(), number, num_ranks, build, args, prefix=prefix, fds=(theirs.fileno(),))
     theirs.close()
     return Rank(number, child, Connection(ours.detach()))
 
 
-def run_worker(status: Status, fd: int, number: int, build: str, args: tuple[Any, ...]) -> None:
-    """The worker's process: launches each plan as it comes, while a second thread waits for outcomes and sends them in order."""
+def run_worker(status: Status, fd: int, number: int, num_ranks: int, build: str, args: tuple[Any, ...]) -> None:
+    """The worker's process: launches each plan as it comes. On the last rank a second thread waits for outcomes and sends them in order."""
     link = Connection(fd)
     worker, told = function_at(build)(number, *args)
     link.send_bytes(pickle.dumps(told))
-    launched: SimpleQueue[StepFuture] = SimpleQueue()
-    threading.Thread(target=_send_outcomes, args=(launched, link), name="outcomes", daemon=True).start()
+    alone, launched = num_ranks == 1, SimpleQueue[StepFuture]()
+    reports = number == num_ranks - 1
+    if reports:
+        threading.Thread(target=_send_outcomes, args=(worker, launched, link, status, alone), name="outcomes", daemon=True).start()
     while True:
         try:
             message: Message = pickle.loads(link.recv_bytes())
         except EOFError:
             worker.close()
             return
-        _launch(worker, message, launched)
+        try:
+            future = _launch(worker, message)
+        except Exception as error:
+            if not alone:  # the others wait for this rank in a collective
+                raise
+            future = Raised(error)
+        if reports and future is not None:
+            launched.put(future)
 
 
-def _launch(worker: Worker, message: Message, launched: SimpleQueue[StepFuture]) -> None:
+def _launch(worker: Worker, message: Message) -> StepFuture | None:
     kind, plan, masks = message
-    try:
-        if kind == "step":
-            launched.put(worker.step(plan))
-        elif kind == "forward":
-            worker.forward(plan)
-        else:
-            launched.put(worker.sample(plan, masks))
-    except Exception as error:
-        launched.put(Raised(error))
+    if kind == "step":
+        return worker.step(plan)
+    if kind == "forward":
+        return worker.forward(plan)
+    return worker.sample(plan, masks)
 
 
 @dataclass(frozen=True)
@@ -169,12 +187,15 @@ class Raised:
         raise self.error
 
 
-def _send_outcomes(launched: SimpleQueue[StepFuture], link: Connection) -> None:
+def _send_outcomes(worker: Worker, launched: SimpleQueue[StepFuture], link: Connection, status: Status, alone: bool) -> None:
+    worker.enter_thread()
     while True:
         future = launched.get()
         try:
             outcome: Outcome = (True, future.result())
         except Exception as error:
+            if not alone:
+                end_with(status, error)
             outcome = (False, f"{type(error).__name__}: {error}")
         try:
             link.send_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))

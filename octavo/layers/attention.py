@@ -61,7 +61,9 @@ class PagedAttention(Layer):
             return PagedSpec(num_kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.kv_dtype)
         return WindowSpec(num_kv_heads=shape.kv_heads, head_dim=shape.head_dim, window=shape.window, dtype=self.kv_dtype)
 
-    def forward(self, qkv: torch.Tensor, ctx: ForwardContext, q_norm: RMSNorm | None, k_norm: RMSNorm | None) -> torch.Tensor:
+    def forward(
+        self, qkv: torch.Tensor, ctx: ForwardContext, q_norm: RMSNorm | None = None, k_norm: RMSNorm | None = None
+    ) -> torch.Tensor:
         batch = ctx.batch
         norms = (None, None, 0.0) if q_norm is None or k_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
         # q: [T, heads, head_dim]

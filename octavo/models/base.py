@@ -16,7 +16,7 @@ from octavo.layers.env import Env
 from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
-from octavo.parallel.shard import Shard
+from octavo.parallel.shard import Extent, Shard
 from octavo.parallel.stages import Stage
 
 Block = Callable[[Architecture, LayerConfig], nn.Module]
@@ -56,7 +56,10 @@ class CausalLM(Layer):
             self.lm_head = TiedHead(self.model.embed_tokens) if c.tied_embeddings else untied
 
     def bind(self, path: str, env: Env) -> None:
-        self.group = env.mesh.tp
+        self.group, self.ops = env.mesh.tp, env.ops
+        vocab = Extent(self.architecture.vocab, padded=True)
+        self.first_token, rows = vocab.share(self.group)
+        self.num_tokens_here = min(rows, vocab.size - self.first_token)  # of the vocabulary; the rest of the rows is padding
 
     @cached_property
     def attention_layers(self) -> list[PagedAttention]:
@@ -69,7 +72,14 @@ class CausalLM(Layer):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, hidden] -> [N, vocab], scaled and soft-capped: float32, or as the product gave them where nothing is done to them."""
-        logits = self.group.all_gather(self.lm_head(hidden))[:, : self.architecture.vocab]
+        return self._shaped(self.group.all_gather(self.lm_head(hidden))[:, : self.architecture.vocab])
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens [N] int64 and logits [N] float32 of the largest in each row of `logits`, which no rank needs to have whole."""
+        tokens, peaks = self.ops.best(self._shaped(self.lm_head(hidden)[:, : self.num_tokens_here]))
+        return self.group.best(tokens + self.first_token, peaks)
+
+    def _shaped(self, logits: torch.Tensor) -> torch.Tensor:
         if self.architecture.logits_scale != 1.0:
             logits = logits.float() * self.architecture.logits_scale
         cap = self.architecture.logits_softcap

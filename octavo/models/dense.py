@@ -12,7 +12,7 @@ from octavo.layers.attention import PagedAttention
 from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import Mlp
-from octavo.layers.norm import RMSNorm
+from octavo.layers.norm import RMSNorm, WidthNorm
 from octavo.parallel.shard import Shard
 
 
@@ -25,17 +25,23 @@ class Attention(Layer):
         parts = {"q_proj": c.q_dim, "k_proj": c.kv_dim, "v_proj": c.kv_dim}
         self.qkv_proj = Linear(c.hidden, parts, Shard.OUT, unit=c.head_dim, bias=c.qkv_bias)
         self.q_norm = self.k_norm = None
-        if c.qk_norm is not None:
-            whole = c.qk_norm is QkNorm.WIDTH
-            self.q_norm = RMSNorm(c.q_dim if whole else c.head_dim, c.norm_eps, c.norm_offset)
-            self.k_norm = RMSNorm(c.kv_dim if whole else c.head_dim, c.norm_eps, c.norm_offset)
+        if c.qk_norm is QkNorm.HEAD:
+            self.q_norm, self.k_norm = (RMSNorm(c.head_dim, c.norm_eps, c.norm_offset) for _ in "qk")
+        elif c.qk_norm is QkNorm.WIDTH:
+            self.q_norm, self.k_norm = (WidthNorm(n, c.head_dim, c.norm_eps, c.norm_offset) for n in (c.q_dim, c.kv_dim))
         self.attn = PagedAttention(shape, layer.rope)
         self.o_proj = Linear(c.q_dim, c.hidden, Shard.IN, unit=c.head_dim, bias=c.o_bias, scale=c.residual_scale)
 
     def forward(
         self, x: torch.Tensor, ctx: ForwardContext, norm: RMSNorm | None = None, residual: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return self.o_proj(self.attn(self.qkv_proj(x, norm), ctx, self.q_norm, self.k_norm), residual=residual)
+        qkv = self.qkv_proj(x, norm)
+        if isinstance(self.q_norm, WidthNorm) and isinstance(self.k_norm, WidthNorm):
+            q, k, v = qkv.split(self.qkv_proj.shares, dim=1)
+            attended = self.attn(torch.cat((self.q_norm(q), self.k_norm(k), v), dim=1), ctx)
+        else:
+            attended = self.attn(qkv, ctx, self.q_norm, self.k_norm)
+        return self.o_proj(attended, residual=residual)
 
 
 def layer_norm(c: Architecture) -> RMSNorm:

@@ -14,7 +14,7 @@ What a step needs of this is decided on the host from the parameters of its rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,10 +69,25 @@ class HeldRow(Protocol):
     def wanted(self) -> tuple[Filler, ...]: ...
 
 
+class Head(Protocol):
+    """The part of a model that says which token has the largest logit."""
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...  # [N, hidden] -> tokens [N] int64, logits [N] float32
+
+
+def as_drawn(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens
+
+
 class Sampler:
     """Built for a vocabulary, the user's own stages and a device's operations; `fillers` is what rows must keep columns for."""
 
-    def __init__(self, vocab_size: int, own: Sequence[Stage] = (), ops: Ops = REFERENCES) -> None:
+    def __init__(
+        self, vocab_size: int, own: Sequence[Stage] = (), ops: Ops = REFERENCES, agreed: Callable[[torch.Tensor], torch.Tensor] = as_drawn
+    ) -> None:
+        """`agreed` gives the ranks that all sample from the same logits one of their draws: the sums that a draw is made of may be rounded
+        otherwise on another device, though logits, masks and the largest logit are the same to the bit."""
+        self._agreed = agreed
         self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
         self._draw = Draw(ops.draw)
@@ -118,14 +133,17 @@ class Sampler:
             bool(random), at(self._draw) if random else None, truncation, logprobs,
         )
 
+    def plain(self, model: Head, hidden: torch.Tensor, batch: Batch) -> Sampled:
+        """What a plain recipe without masks comes to, from the hidden state of the sampled positions, which may be padded."""
+        tokens, peaks = model.best(hidden)
+        num = len(batch.sample_rows)
+        return Sampled(batch.sample_rows, tokens[:num, None], peaks[:num])
+
     def __call__(
         self, logits: torch.Tensor, batch: Batch, rows: Columns, recipe: Recipe, masks: Masks | None = None
     ) -> Sampled:
         """Sample from `logits` [N, width >= vocab_size], which may be overwritten. `masks` are those of grammars."""
         logits = logits[:, : self.vocab_size]  # [N, vocab]
-        if recipe.plain and masks is None:
-            tokens, peaks = self._best(logits)
-            return Sampled(batch.sample_rows, tokens[:, None], peaks)
         logits = logits.float()
         raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
         if masks is not None:
@@ -159,9 +177,9 @@ class Sampler:
         """The tokens with those of the random rows drawn."""
         index, part = _part(view, recipe.random_at)
         if index is None:
-            drawn = self._draw(logits, peaks, view, recipe.truncation)
+            drawn = self._agreed(self._draw(logits, peaks, view, recipe.truncation))
             return torch.where(view.column("temperature") > 0, drawn, tokens)
-        return tokens.index_copy(0, index, self._draw(logits[index], peaks[index], part, recipe.truncation))
+        return tokens.index_copy(0, index, self._agreed(self._draw(logits[index], peaks[index], part, recipe.truncation)))
 
 
 def _part(view: View, at: At) -> tuple[torch.Tensor | None, View]:

@@ -10,13 +10,18 @@ import torch
 
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
-from octavo.core.kv.layout import lay_out
+from octavo.core.kv.layout import KVLayout, lay_out
 from octavo.core.limits import needs_vocabulary_slot
+from octavo.models.base import CausalLM
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
+from octavo.parallel.mesh import Group, Mesh
+from octavo.parallel.stages import Model, StagedModel, stages
+from octavo.plan.kv import kv_specs
 from octavo.quant.checkpoint import as_stored, plain_scheme
+from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.pooling import Pooling
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
@@ -39,16 +44,19 @@ def build_runner(
     architecture: Architecture,
     checkpoint: Checkpoint,
     timed: Callable[[str], AbstractContextManager[None]],
+    join: Callable[[], Mesh] = Mesh,
 ) -> Runner:
-    """A runner ready for its first plan. `timed(name)` measures a stage of the start."""
+    """A runner ready for its first plan. `timed(name)` measures a stage of the start; `join` meets the other ranks."""
     device = torch.device(settings.device)
     ops = choose_ops(device.type, settings.optimization_level)
     ahead = ops.compile_ahead()
+    with timed("meet other ranks"):
+        mesh = join()
     tensors = {} if checkpoint.load_format == "dummy" else checkpoint.tensors()
     packed = settings.quantization != "none"
     scheme = as_stored({name: tensor.quantization for name, tensor in tensors.items()}) if packed else plain_scheme
     with timed("build model"):
-        model = build_model(architecture, settings, scheme=scheme)
+        model = build_model(architecture, settings, mesh, scheme)
     with timed("load weights"):
         if checkpoint.load_format == "dummy":
             fill_dummy(model, settings.seed)
@@ -56,14 +64,18 @@ def build_runner(
             log.info("weights: %s", load(model, tensors).report)
     layers = model.attention_layers
     with timed("allocate KV cache"):
-        layout = lay_out([layer.kv_spec() for layer in layers], settings.block_size, settings.kv_bytes)
-        bind(layers, layout, allocate(layout, device))
-    sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops)
+        layout = lay_out_stages(architecture, settings)
+        here = layout.stage(model.stage.layers)
+        bind(layers, here, allocate(here, device))
+    sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops, mesh.tp.agreed)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
-    readers = (PromptScores(architecture.vocab), Pooling())
-    runner = Runner(model, rows, batches, layers[0].backend, layout, sampler, readers, NoGraphs())
+    last = model.stage.last
+    runner = Runner(
+        staged(model, mesh.pp, settings, device), rows, batches, layers[0].backend, layout,
+        sampler if last else SampledElsewhere(sampler), (PromptScores(architecture.vocab), Pooling()) if last else (), NoGraphs(),
+    )  # fmt: skip
     with timed("compile kernels"):
         ahead()
     if device.type == "cuda":
@@ -75,6 +87,20 @@ def build_runner(
             runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device)
             runner.graphs.capture([Recipe(())])
     return runner
+
+
+def lay_out_stages(architecture: Architecture, settings: Resolved) -> KVLayout:
+    """The KV layout that all ranks share: of all layers, the heads of one rank, and as many blocks as every stage has room for."""
+    specs = kv_specs(architecture, settings.kv_dtype, settings.tensor_parallel_size)
+    return lay_out(specs, settings.block_size, settings.kv_bytes, stages(architecture.num_layers, settings.pipeline_parallel_size))
+
+
+def staged(model: CausalLM, group: Group, settings: Resolved, device: torch.device) -> Model:
+    """The model as this rank of a pipeline runs it; where there is no pipeline, the model itself."""
+    if model.stage.first and model.stage.last:
+        return model
+    shape = (settings.max_num_batched_tokens, model.architecture.hidden)
+    return StagedModel(model, group, torch.empty(shape, dtype=getattr(torch, settings.dtype), device=device))
 
 
 def own_stages(settings: Resolved, vocab_size: int) -> list[Stage]:

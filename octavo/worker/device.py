@@ -10,12 +10,23 @@ from octavo.ops.native.binding import kernels_exist
 from octavo.plan.devices import Device
 
 
-def detect(asked: str = "auto") -> Device:
-    """The first GPU, or the CPU where there is none. `asked` is "auto", "cpu" or "cuda"; raises ValueError for a GPU that is not there."""
+def detect(asked: str = "auto", num_needed: int = 1) -> Device:
+    """The first GPU, or the CPU where there is none. `asked` is "auto", "cpu" or "cuda"; raises ValueError for GPUs that are not there."""
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError("device = 'cuda' is not possible: PyTorch sees no GPU here; use device = 'cpu' or auto")
     if asked == "cpu" or not torch.cuda.is_available():
         return replace(Device.cpu(), packed_products=kernels_exist())
+    if num_needed > torch.cuda.device_count():
+        raise ValueError(f"{num_needed} GPUs are needed for this layout, and there are {torch.cuda.device_count()}")
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     return Device.cuda(properties.name, total_bytes, free_bytes, 10 * properties.major + properties.minor)
+
+
+def take(kind: str, rank: int) -> torch.device:
+    """Make a rank's device the one of this process: the GPU of that number on its host."""
+    if kind != "cuda":
+        return torch.device(kind)
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

@@ -117,13 +117,15 @@ class Rows:
         """Take over a plan's news: retired rows, admitted rows, grown tables. The host waits for nothing."""
         for row in plan.retired:
             self._release(row)
-        if not (plan.admitted or plan.grown):
+        if not (plan.admitted or plan.grown or plan.newest):
             return
         news = _News()
         for admission in plan.admitted:
             self._admit(admission, news)
         for growth in plan.grown:
             self._grow(growth, news)
+        if plan.newest:
+            self._tell(plan.newest, news)
         self._write(news)
 
     def record(self, batch: Batch, sampled: Sampled) -> None:
@@ -158,6 +160,13 @@ class Rows:
         assert growth.first + len(growth.blocks) <= region.words, f"the block table of row {growth.row} is full"
         start = region.address + growth.row * region.words + growth.first
         news.add(np.arange(start, start + len(growth.blocks)), np.array(growth.blocks, np.int32))
+
+    def _tell(self, newest: Sequence[tuple[int, int]], news: _News) -> None:
+        """Tokens that another stage has sampled."""
+        rows, tokens = np.array(newest, np.int64).T
+        words = self._regions["last_token"].words
+        addresses = self._regions["last_token"].address + words * rows[:, None] + np.arange(words)
+        news.add(addresses.reshape(-1), np.ascontiguousarray(tokens).view(np.int32))
 
     def _release(self, row: int) -> None:
         held = self.held.pop(row)

@@ -15,6 +15,7 @@ from octavo.attention.backend import AttentionBackend
 from octavo.context import Batch, ForwardContext
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan
+from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.grammar import Masks
 from octavo.sampling.reader import Reader
 from octavo.sampling.sampled import Fetching, Sampled
@@ -29,6 +30,8 @@ class Model(Protocol):
     def __call__(self, ctx: ForwardContext, /) -> torch.Tensor: ...  # -> hidden [T, hidden]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...  # [N, hidden] -> [N, vocab]
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...  # [N, hidden] -> tokens [N], their logits [N]
 
 
 class Graphs(Protocol):
@@ -47,7 +50,7 @@ class Runner:
         batches: BatchBuilder,
         attention: AttentionBackend,
         layout: KVLayout,
-        sampler: Sampler,
+        sampler: Sampler | SampledElsewhere,
         readers: Sequence[Reader],
         graphs: Graphs,
     ) -> None:
@@ -81,31 +84,39 @@ class Runner:
         batch, hidden = self._forwarded
         self._forwarded = None
         recipe = self.sampler.recipe(plan, self.rows.held)
-        sampled = self.sampler(self._logits(batch, hidden), batch, self.rows, recipe, masks)
-        self.rows.record(batch, sampled)
+        sampled = self._sampled(batch, hidden[batch.sample_at], recipe, masks)
         return sampled.fetch(plan, [reader.read(plan, hidden, self.model.logits) for reader in self.readers])
 
     @torch.inference_mode()
     def waiting_logits(self) -> torch.Tensor:
         """[N, vocab] of the plan that was only forwarded yet, at its sampled positions."""
         assert self._forwarded is not None, "nothing was forwarded"
-        return self._logits(*self._forwarded)
+        batch, hidden = self._forwarded
+        return self.model.logits(hidden[batch.sample_at])[: len(batch.sample_rows)]
 
     @torch.inference_mode()
     def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
         """One token for each of these rows [S], by operations on the device alone: what a graph captures."""
         batch = self.batches.decode(row_ids, self.rows)
         hidden = self.model(self._context(batch))  # [S, hidden]
-        sampled = self.sampler(self.model.logits(hidden), batch, self.rows, recipe)
+        return self._sampled(batch, hidden, recipe)
+
+    def _sampled(self, batch: Batch, hidden: torch.Tensor, recipe: Recipe, masks: Masks | None = None) -> Sampled:
+        """Sample from the hidden state of the sampled positions, which may be padded, and let the rows note it."""
+        if recipe.plain and masks is None:
+            sampled = self.sampler.plain(self.model, hidden, batch)
+        else:
+            logits = self.model.logits(hidden)[: len(batch.sample_rows)]  # without padding
+            sampled = self.sampler(logits, batch, self.rows, recipe, masks)
         self.rows.record(batch, sampled)
         return sampled
 
+    def enter_thread(self) -> None:
+        if self.rows.computed.is_cuda:
+            torch.cuda.set_device(self.rows.computed.device)
+
     def close(self) -> None:
         self._forwarded = None
-
-    def _logits(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
-        """[N, vocab] at the sampled positions, without padding."""
-        return self.model.logits(hidden[batch.sample_at])[: len(batch.sample_rows)]
 
     def _forward(self, plan: Plan) -> None:
         batch = self.batches.build(plan, self.rows)

@@ -196,7 +196,7 @@ def test_auto_length_is_the_model_s_where_all_of_it_fits() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "name"),
-    [({"tensor_parallel_size": 2}, "tensor_parallel_size"), ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
+    [({"tensor_parallel_size": 5}, "tensor_parallel_size"), ({"pipeline_parallel_size": 65}, "pipeline_parallel_size"),
      ({"data_parallel_size": 2}, "data_parallel_size"),
      ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"), ({"long_prefill_token_threshold": 5000}, "long_prefill_token_threshold")],
 )  # fmt: skip
@@ -281,3 +281,10 @@ def test_packed_weights_count_with_their_bytes() -> None:
 def test_packed_weights_that_cannot_be(flags: dict[str, Any], config: dict[str, Any], device: Device, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         decide(flags, config, device)
+
+
+def test_heads_that_cannot_be_cut_are_refused_with_the_sizes_that_work() -> None:
+    config = {**SMALL, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 96}
+    with pytest.raises(ConfigError, match=r"12 attention heads.*sizes that work: 1, 2, 4, 12$"):
+        decide({"tensor_parallel_size": 8}, config)
+    assert decide({"tensor_parallel_size": 12}, config).tensor_parallel_size == 12

@@ -38,6 +38,9 @@ class FakeWorker:
         assert self.half == plan
         return Done(StepOutput(plan.step, [[mask] for mask in masks]))
 
+    def enter_thread(self):
+        pass
+
     def close(self):
         pass
 

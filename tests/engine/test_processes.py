@@ -53,11 +53,19 @@ def test_two_halves(executor):
     assert after.result().tokens == [[107]]
 
 
-def test_a_step_that_raises_fails_alone(executor):
+def test_a_step_that_raises_fails_alone_where_there_is_one_rank():
+    executor = ProcessExecutor(BUILD, ("good",))
     bad, good = executor.submit(plan(13, 1)), executor.submit(plan(16, 1))
     with pytest.raises(StepFailed, match="ValueError: unlucky step"):
         bad.result()
-    assert good.result().tokens == [[102]]
+    assert good.result().tokens == [[101]]
+    executor.close()
+
+
+def test_a_step_that_raises_ends_several_ranks_since_they_wait_for_each_other(executor):
+    step = executor.submit(plan(13, 1))
+    with pytest.raises(ExecutorDead, match=r"worker \d: ValueError: unlucky step"):
+        step.result()
 
 
 def test_a_dead_rank_ends_the_group(executor):

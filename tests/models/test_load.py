@@ -7,7 +7,7 @@ from octavo.models.load import WeightsMismatch, fill_dummy, load
 from octavo.models.materialize import layers_of
 from octavo.models.registry import build_model
 from octavo.models.tensors import LazyTensor
-from tests.parity.conftest import Memory, random_tokens
+from tests.parity.memory import Memory, random_tokens
 from tests.parity.tiny import SETTINGS, tiny
 
 

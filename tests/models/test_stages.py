@@ -11,7 +11,7 @@ from octavo.models.load import load
 from octavo.models.registry import build_model
 from octavo.parallel.mesh import Group, Mesh
 from tests.models.test_load import tensors_for
-from tests.parity.conftest import Memory
+from tests.parity.memory import Memory
 from tests.parity.tiny import SETTINGS, tiny
 
 

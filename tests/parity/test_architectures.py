@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.parity.conftest import Memory, random_tokens
+from tests.parity.memory import Memory, random_tokens
 
 MODELS = {
     "llama": ("llama", {}),

@@ -11,7 +11,7 @@ from octavo.models.gguf_architectures import ARCHITECTURES
 from octavo.models.load import load
 from octavo.models.registry import build_model
 from tests.models.gguf_files import write_gguf
-from tests.parity.conftest import Memory, random_tokens
+from tests.parity.memory import Memory, random_tokens
 
 # GGUF architecture -> model type of transformers, its config, and what only this architecture's header says
 MODELS = {

@@ -7,7 +7,7 @@ from octavo.config.resolved import Resolved
 from octavo.models.load import load
 from octavo.models.registry import build_model
 from tests.models.test_load import tensors_for
-from tests.parity.conftest import Memory
+from tests.parity.memory import Memory
 from tests.parity.tiny import tiny
 
 TOKENS = list(range(3, 40))

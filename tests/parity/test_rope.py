@@ -5,7 +5,7 @@ import torch
 
 from octavo.config.architecture import Architecture
 from octavo.layers.rotary import rope_table
-from tests.parity.conftest import Memory, random_tokens
+from tests.parity.memory import Memory, random_tokens
 
 FACTORS = {"short_factor": [1.0, 1.1, 1.3, 1.4, 1.7, 2.0], "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
 KINDS = {

@@ -10,7 +10,7 @@ from octavo.config.resolved import Resolved
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.load import load
 from octavo.models.registry import build_model
-from tests.parity.conftest import Memory
+from tests.parity.memory import Memory
 
 TEXTS = [
     "The capital of France is",

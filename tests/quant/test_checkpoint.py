@@ -11,7 +11,7 @@ from octavo.models.registry import build_model
 from octavo.quant.checkpoint import as_stored
 from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks
 from octavo.quant.none import Plain
-from tests.parity.conftest import Memory
+from tests.parity.memory import Memory
 
 
 def test_a_layer_stays_packed_where_all_its_parts_are_of_one_known_kind() -> None:

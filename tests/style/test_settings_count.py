@@ -15,7 +15,7 @@ from octavo.config.server import ServerConfig
 from tests.style.source import sources
 
 # Decided and printed; what they can change needs several devices, or graphs of parts of a step.
-NOT_YET_NEEDED = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "graph_mode"}
+NOT_YET_NEEDED = {"data_parallel_size", "graph_mode"}
 
 
 def read_outside(files: tuple[str, ...]) -> set[str]:

@@ -7,7 +7,7 @@ block `i` of any group is slice `i` of each buffer; so all groups draw block ids
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.core.kv.specs import KVSpec
 
@@ -45,15 +45,25 @@ class KVLayout:
         """Most blocks that a sequence of `num_tokens` tokens holds at once when it grows by at most `chunk` tokens a step."""
         return sum(group.spec.peak_blocks(num_tokens, chunk, group.block_tokens) for group in self.groups)
 
+    def stage(self, layers: range) -> KVLayout:
+        """The part of the arena that these layers are in, numbered from 0: the same groups, tables and blocks, in fewer buffers."""
+        groups = tuple(
+            KVGroup(group.spec, group.block_tokens, tuple(layer - layers.start for layer in group.layers if layer in layers))
+            for group in self.groups
+        )
+        return replace(self, groups=groups, layers_per_group=max(len(group.layers) for group in groups))
+
     @property
     def arena_bytes(self) -> int:
         return self.num_blocks * self.layers_per_group * self.block_bytes
 
 
-def lay_out(specs: Sequence[KVSpec], block_tokens: int, kv_bytes: int) -> KVLayout:
+def lay_out(specs: Sequence[KVSpec], block_tokens: int, kv_bytes: int, stages: Sequence[range] = ()) -> KVLayout:
     """Group the layers (`specs[i]` is layer i's) and count the blocks that `kv_bytes` hold.
 
-    A spec with fewer bytes a token gets more tokens a block. Raises ValueError where more than a tenth would be padding, or nothing fits.
+    `stages` are the layers of each pipeline stage, where there are several: every stage has `kv_bytes`, and the one that needs most for a
+    block decides how many there are. A spec with fewer bytes a token gets more tokens a block. Raises ValueError where more than a tenth
+    would be padding, or nothing fits.
     """
     layers_of: dict[KVSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
@@ -71,10 +81,13 @@ def lay_out(specs: Sequence[KVSpec], block_tokens: int, kv_bytes: int) -> KVLayo
         for spec, layers in layers_of.items()
         for i in range(0, len(layers), size)
     )
-    num_blocks = kv_bytes // (size * block_bytes)
+    whole = KVLayout(groups, size, block_tokens, block_bytes, 0, padding)
+    most_buffers = max((whole.stage(layers).layers_per_group for layers in stages), default=size)
+    num_blocks = kv_bytes // (most_buffers * block_bytes)
     if num_blocks < len(groups):
-        raise ValueError(f"kv_bytes = {kv_bytes} holds {num_blocks} blocks of {size * block_bytes} bytes, fewer than {len(groups)} groups")
-    return KVLayout(groups, size, block_tokens, block_bytes, num_blocks, padding)
+        size_bytes = most_buffers * block_bytes
+        raise ValueError(f"kv_bytes = {kv_bytes} holds {num_blocks} blocks of {size_bytes} bytes, fewer than {len(groups)} groups")
+    return replace(whole, num_blocks=num_blocks)
 
 
 def _group_size(layers_of: dict[KVSpec, list[int]], most: int) -> tuple[int, float]:

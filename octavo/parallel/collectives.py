@@ -1,0 +1,128 @@
+"""Groups of several ranks over torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from octavo.parallel.meeting import DATA, PIPELINE, TENSOR, TIMEOUT_S, Layout, Meeting
+from octavo.parallel.mesh import Group, Mesh
+from octavo.parallel.symmetric import Symmetric, share_memory
+
+# Newer names of the same functions, and the older ones, which warn there.
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def join(meeting: Meeting, rank: int, device: torch.device) -> Mesh:
+    """The groups of this rank. Called once by every rank, in its own process; ends when all have come."""
+    patience = timedelta(seconds=meeting.timeout_s)
+    if meeting.layout.num_ranks == 1:
+        return Mesh()
+    store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=patience)
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=meeting.layout.num_ranks, timeout=patience,
+        device_id=device if on_gpu else None,
+    )  # fmt: skip
+    return groups_of(meeting.layout, rank, device, patience)
+
+
+def groups_of(layout: Layout, rank: int, device: torch.device, patience: timedelta) -> Mesh:
+    """The groups of this rank in a world that has met; every rank of it calls this."""
+    mine = partial(_join_groups, rank=rank, device=device, patience=patience)
+    return Mesh(
+        tp=mine(layout.groups(TENSOR), near=True), pp=mine(layout.groups(PIPELINE)), dp=mine(layout.groups(DATA)),
+        ep=mine(layout.groups(TENSOR, DATA)) if layout.experts else Group(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Host:
+    """Keeps the store of a meeting, for as long as this object lives."""
+
+    meeting: Meeting
+    store: Any  # TCPStore
+
+    @staticmethod
+    def open(layout: Layout, host: str = "127.0.0.1", port: int = 0, timeout_s: float = TIMEOUT_S) -> Host:
+        """Listen on `port`, or on any free one."""
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+        return Host(Meeting(host, store.port, layout, timeout_s), store)
+
+
+def _join_groups(
+    groups: Sequence[Sequence[int]], rank: int, device: torch.device, patience: timedelta, near: bool = False
+) -> Group:
+    """This rank's one of the groups. All ranks make all groups, as torch.distributed wants it."""
+    mine = Group()
+    for ranks in groups:
+        if len(ranks) == 1:
+            continue
+        made: Any = dist.new_group(list(ranks), timeout=patience)
+        if rank in ranks:
+            mine = ProcessGroup(list(ranks).index(rank), len(ranks), made, share_memory(made, device) if near else None)
+    return mine
+
+
+@dataclass(frozen=True)
+class ProcessGroup(Group):
+    """Several ranks, each in a process of its own. On a GPU all calls are launches on the current stream, which a graph can capture."""
+
+    group: Any = None  # dist.ProcessGroup
+    symmetric: Symmetric | None = None  # for small tensors
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.sums(x):
+            return self.symmetric.sum(x)
+        x = x.contiguous()
+        dist.all_reduce(x, group=self.group)
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.gathers(x):
+            parts = self.symmetric.gather(x)
+        else:
+            parts = self.gather_rows(x).view(self.size, *x.shape)
+        return parts.movedim(0, -2).flatten(-2)  # [..., size * n]
+
+    def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
+        whole = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
+        _all_gather(whole, x.contiguous(), group=self.group)
+        return whole
+
+    def sum_rows(self, x: torch.Tensor) -> torch.Tensor:
+        part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        _reduce_scatter(part, x.contiguous(), group=self.group)
+        return part
+
+    def exchange(self, x: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(x, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, x.contiguous(), group=self.group)
+        return received
+
+    def best(self, tokens: torch.Tensor, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mine = torch.stack((peaks.view(torch.int32), tokens.to(torch.int32)), dim=-1)  # [N, 2]: 8 bytes a row, in place of all logits
+        found = self.all_gather(mine).view(-1, self.size, 2)
+        all_peaks = found[:, :, 0].contiguous().view(torch.float32)  # [N, size]
+        winner = all_peaks.argmax(-1, keepdim=True)
+        return found[:, :, 1].gather(1, winner)[:, 0].to(torch.int64), all_peaks.gather(1, winner)[:, 0]
+
+    def agreed(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        dist.broadcast(x, group=self.group, group_src=0)
+        return x
+
+    def send(self, x: torch.Tensor, to: int) -> None:
+        dist.send(x.contiguous(), group=self.group, group_dst=to)
+
+    def receive(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        dist.recv(x, group=self.group, group_src=source)
+        return x
