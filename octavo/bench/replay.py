@@ -56,10 +56,12 @@ class Player:
     load: Load
     vocab_size: int
     name: str = "replay"  # begins the requests' ids
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] | None = None  # by default as the engine's clock wants it
     record: Record = field(default_factory=Record)
 
     def __post_init__(self) -> None:
+        clock = self.loop.clock
+        self._sleep = self.sleep or (clock.sleep if isinstance(clock, OwnTime) else time.sleep)
         self._first: Iterator[Arrival] = self.load.first()
         self._later: list[tuple[float, int, Arrival]] = []  # a heap
         self._live: dict[str, Live] = {}
@@ -78,9 +80,10 @@ class Player:
         while self._later or loop.busy:
             self._deliver(clock() - begin_s)
             if not loop.busy:
-                self.sleep(max(0.0, self._later[0][0] - (clock() - begin_s)))
+                at_s = self._later[0][0]
+                self._sleep(max(0.0, at_s - (clock() - begin_s)))
+                self._deliver(at_s)
                 last_s = clock()
-                continue
             loop.step()
             now_s = clock()
             usage.add(now_s - last_s, scheduler.cache.usage, len(scheduler.running), len(scheduler.waiting))

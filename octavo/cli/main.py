@@ -35,6 +35,9 @@ COMMANDS = {
     "bench serve": Command(
         "Measure a running server under a load.", "bench serve [--base-url URL] [--request-rate X] [flags]", None, quiet=True
     ),
+    "bench validate": Command(
+        "Compare the simulator with this machine.", "bench validate [MODEL] [--duration S] [--output-json FILE] [flags]"
+    ),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
     "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
 }

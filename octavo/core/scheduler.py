@@ -129,6 +129,13 @@ class Scheduler:
         for request_id in list(self._live):
             self.abort(request_id)
 
+    def successor(self, settings: Resolved, budget: StepBudget) -> Scheduler:
+        """One with other settings, that need no more, over the same rows and memory. Only while this one is idle."""
+        assert self.idle
+        other = Scheduler(settings, KVCache(self.cache.layout, settings.enable_prefix_caching), self.limits, budget)
+        other._retired = self._retired
+        return other
+
     def reset_prefix_cache(self) -> bool:
         """Forget cached blocks; False, with nothing done, while sequences hold some."""
         return self.cache.reset()

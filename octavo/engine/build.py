@@ -72,14 +72,13 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
-    step_log = StepLog()
-    costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), step_log)
+    costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), StepLog())
     cache = KVCache(layout, settings.enable_prefix_caching)
     scheduler = Scheduler(settings, cache, [slots], step_budget(settings, costs))
     gc.collect()
     gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, step_log)
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 

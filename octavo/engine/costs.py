@@ -18,17 +18,17 @@ class LearnedCosts:
 
     def __init__(self, model: CostModel, log: StepLog) -> None:
         self.model = model
-        self._log = log
+        self.log = log
         self._next = FIRST if not model.measured else 0  # 0: never
 
     def __call__(self, shape: StepShape) -> float:
-        if self._next and self._log.num_steps >= self._next:
+        if self._next and self.log.num_steps >= self._next:
             self._next *= 2
             self._learn()
         return self.model.seconds(shape)
 
     def _learn(self) -> None:
-        timings = self._log.timings()
+        timings = self.log.timings()
         stride = -(-len(timings) // FITTED)
         found = fit_terms(self.model.roofline, timings[::-stride])
-        self.model = replace(found, origin=f"{self._log.num_steps:,} steps of this engine")
+        self.model = replace(found, origin=f"{self.log.num_steps:,} steps of this engine")

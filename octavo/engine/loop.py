@@ -9,8 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from octavo.config.resolved import Resolved
+from octavo.core.budget import step_budget
 from octavo.core.plan import Plan
 from octavo.core.scheduler import Scheduler
+from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.steps import StepLog
@@ -50,7 +53,7 @@ class EngineLoop:
 
     def __init__(
         self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1,
-        step_log: StepLog | None = None,
+        costs: LearnedCosts | None = None,
     ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.executor = executor
@@ -60,7 +63,8 @@ class EngineLoop:
         self.flight: deque[tuple[Plan, StepFuture]] = deque()
         self.step_ended_at_s = clock()
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
-        self.step_log = step_log or StepLog()
+        self.costs = costs
+        self.step_log = costs.log if costs else StepLog()
         self.stopping = False
         self._warn_at = 1  # preemptions
 
@@ -93,6 +97,11 @@ class EngineLoop:
             self._submit(plan)
         if self.flight and (len(self.flight) > self.depth or plan is None):
             self._commit(*self.flight.popleft())
+
+    def adjust(self, settings: Resolved) -> None:
+        """Go on with other settings: those that the scheduler alone reads, and that need no more memory. Only while nothing runs."""
+        assert self.costs is not None, "an engine knows what its steps cost"
+        self.scheduler = self.scheduler.successor(settings, step_budget(settings, self.costs))
 
     def check(self) -> None:
         """Raise `ExecutorDead` if no further step could run."""

@@ -11,30 +11,14 @@ from octavo.bench.cost import Subject, conclude, grid, measure
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
-from octavo.core.kv.cache import KVCache
 from octavo.core.plan import StepShape
-from octavo.core.scheduler import Scheduler
-from octavo.engine.loop import EngineLoop
-from octavo.llm import Collected
-from octavo.plan.cost import CostModel, Terms, cost_model
+from octavo.plan.cost import Terms, cost_model
 from octavo.plan.devices import Device, table_name
 from octavo.plan.fit import Timing, fit
-from octavo.plan.memory import kv_layout
-from tests.bench.timed import Clock, TimedExecutor
+from tests.bench.timed import Machine
 from tests.plan.checkpoints import QWEN3_06B
 
 TRUTH = Terms(1.5, 1.4, 1.7, few=0.5, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1.0, eager=1.0)
-
-
-class Machine:
-    """Has the face of `LLM` that is measured, on a clock of its own."""
-
-    def __init__(self, subject: Subject) -> None:
-        settings, clock, inbox = subject.settings, Clock(), Collected()
-        layout = kv_layout(subject.arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
-        executor = TimedExecutor(clock, CostModel(subject.roofline, TRUTH).seconds)
-        executor.scheduler = Scheduler(settings, KVCache(layout, True))
-        self.inside = EngineLoop(executor.scheduler, executor, inbox, clock, settings.overlap_depth), inbox
 
 
 @pytest.fixture
@@ -46,7 +30,7 @@ def subject() -> Subject:
 
 def test_the_costs_are_found_and_kept(subject: Subject, tmp_path: Path):
     loads = grid(subject.settings)
-    measured = measure(Machine(subject), loads, 1000)
+    measured = measure(Machine(subject, TRUTH), loads, 1000)
     assert list(measured) == list(loads)
     found = conclude(subject, measured, tmp_path)
     assert found["errors"]["median"] < 0.02
@@ -62,7 +46,7 @@ def test_the_costs_are_found_and_kept(subject: Subject, tmp_path: Path):
 
 
 def test_prompts_are_read_beside_answers(subject: Subject):
-    shapes = [shape for case in measure(Machine(subject), grid(subject.settings), 1000).values() for shape, _ in case.timings]
+    shapes = [shape for case in measure(Machine(subject, TRUTH), grid(subject.settings), 1000).values() for shape, _ in case.timings]
     assert sum(0 < shape.prefill_tokens < shape.num_tokens for shape in shapes) > 20
     assert sum(shape.prefill_tokens == 0 for shape in shapes) > 100
 

@@ -35,12 +35,8 @@ def test_what_is_played_is_what_is_simulated_at_equal_times_of_steps(load: str, 
     settings, layout, clock = SETTINGS.__class__(**{**vars(SETTINGS), "overlap_depth": depth}), make_layout(400, 8), Clock()
     executor, inbox = TimedExecutor(clock, seconds), Collected()
     loop = EngineLoop(Scheduler(settings, KVCache(layout, True)), executor, inbox, clock, depth)
-    executor.scheduler = loop.scheduler
-
-    def sleep(seconds: float) -> None:
-        clock.now_s += seconds
-
-    played = summarize(Player(loop, inbox, LOADS[load](), 1000, sleep=sleep).run())
+    executor.loop = loop
+    played = summarize(Player(loop, inbox, LOADS[load](), 1000).run())
     record, _ = simulate(LOADS[load](), settings, layout, seconds)
     expected = summarize(record)
     assert played["requests"] == expected["requests"] > 20

@@ -6,16 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.bench.cost import Subject
+from octavo.bench.replay import OwnTime
+from octavo.core.budget import step_budget
+from octavo.core.kv.cache import KVCache
 from octavo.core.plan import Plan, StepOutput, StepShape
 from octavo.core.scheduler import Scheduler
+from octavo.engine.costs import LearnedCosts
+from octavo.engine.loop import EngineLoop
+from octavo.engine.steps import StepLog
+from octavo.llm import Collected
+from octavo.plan.cost import COMMON, CostModel, Terms
+from octavo.plan.memory import kv_layout
 
 
 @dataclass
-class Clock:
+class Clock(OwnTime):
     now_s: float = 0.0
 
     def __call__(self) -> float:
         return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 @dataclass
@@ -35,15 +48,15 @@ class TimedExecutor:
 
     clock: Clock
     seconds: Callable[[StepShape], float]
-    scheduler: Scheduler | None = None  # whose plans they are
+    loop: EngineLoop | None = None  # whose plans they are
     free_s: float = 0.0
     last_token: dict[int, int] = field(default_factory=dict)
 
     def submit(self, plan: Plan) -> TimedStep:
-        assert self.scheduler is not None
+        assert self.loop is not None
         for admission in plan.admitted:
             self.last_token[admission.row] = admission.tokens[-1]
-        self.free_s = max(self.free_s, self.clock.now_s) + self.seconds(self.scheduler.flight[-1].shape)
+        self.free_s = max(self.free_s, self.clock.now_s) + self.seconds(self.loop.scheduler.flight[-1].shape)
         tokens = [[self.last_token[piece.row]] if piece.sample else [] for piece in plan.slices]
         return TimedStep(self.clock, self.free_s, StepOutput(plan.step, tokens))
 
@@ -55,3 +68,16 @@ class TimedExecutor:
 
     def close(self) -> None:
         pass
+
+
+class Machine:
+    """Has the face of `LLM` that is measured, on a clock of its own."""
+
+    def __init__(self, subject: Subject, truth: Terms = COMMON) -> None:
+        settings, clock, inbox = subject.settings, Clock(), Collected()
+        layout = kv_layout(subject.arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+        model = CostModel(subject.roofline, truth, "known")
+        executor, costs = TimedExecutor(clock, model.seconds), LearnedCosts(model, StepLog())
+        scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=step_budget(settings, costs))
+        loop = executor.loop = EngineLoop(scheduler, executor, inbox, clock, settings.overlap_depth, costs)
+        self.inside = loop, inbox

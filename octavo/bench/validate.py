@@ -1,0 +1,174 @@
+"""Simulated against real: loads played to an engine, and the same loads in the simulator with costs fitted to the other half of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users
+from octavo.config.architecture import Architecture
+from octavo.config.resolved import Packed, Resolved
+from octavo.core.plan import StepShape
+from octavo.plan.cost import CostModel
+from octavo.plan.devices import Device
+from octavo.plan.fit import Timing, fit
+from octavo.simulate.load import Kind, Synthetic
+from octavo.simulate.result import Record, summarize
+
+Figures = Mapping[str, float]
+SHORT = {"cuda": (Kind(512, 128),), "cpu": (Kind(128, 24),)}
+MIXED = {"cuda": (Kind(4096, 256, 0.5), Kind(128, 256, 0.5)), "cpu": (Kind(512, 24, 0.5), Kind(32, 24, 0.5))}
+SHARES = (0.3, 0.5, 0.7, 0.9)  # of the capacity, at which requests arrive
+LIGHT, BUSY = 0.1, 0.7
+ROUNDS = 4  # requests of each user
+FIXED_TOKENS = 8192  # the step's budget that a target is compared with
+COMPARED = {
+    "requests/s": ("requests_per_s", None), "TTFT p50": ("ttft_s", "p50"), "TTFT p99": ("ttft_s", "p99"),
+    "ITL p50": ("itl_s", "p50"), "ITL p99": ("itl_s", "p99"),
+}  # fmt: skip
+WHILE_WAITING = ("requests/s", "ITL p50", "ITL p99")  # what users who wait for each other can be compared by
+
+
+@dataclass(frozen=True)
+class Point:
+    """One load under one set of settings."""
+
+    name: str
+    load: Mapping[str, Any]  # the arguments of Synthetic
+    settings: Mapping[str, Any]  # what differs from the engine's
+
+    def make(self) -> Synthetic:
+        kinds = tuple(Kind(*(tuple(part) if isinstance(part, list) else part for part in kind)) for kind in self.load["kinds"])  # pyright: ignore[reportArgumentType]
+        return Synthetic(**{**self.load, "kinds": kinds})
+
+    @property
+    def closed(self) -> bool:
+        return "concurrency" in self.load
+
+
+@dataclass(frozen=True)
+class Played:
+    """A point as the engine served it."""
+
+    point: Point
+    figures: Mapping[str, Any]  # as `summarize` gives them
+    timings: tuple[Timing, ...]
+
+
+def capacity(record: Record) -> float:
+    """Requests a second that users got who wait for each other, without the beginning and the end."""
+    ended = sorted(one.last_s for one in record.served)
+    first, last = len(ended) // 5, len(ended) - 1 - len(ended) // 5
+    return (last - first) / max(1e-9, ended[last] - ended[first])
+
+
+class Bench:
+    """Plays points to one engine, which goes on with other settings between them."""
+
+    def __init__(self, llm: Engine, subject: Subject, vocab_size: int) -> None:
+        self.llm, self.subject, self.vocab_size = llm, subject, vocab_size
+        self.played: list[Played] = []
+
+    def play(self, point: Point) -> Record:
+        loop, _ = self.llm.inside
+        loop.adjust(replace(self.subject.settings, **point.settings))
+        measured: Measured = play(self.llm, point.make, self.vocab_size)
+        self.played.append(Played(point, summarize(measured.record), measured.timings))
+        return measured.record
+
+
+def run(bench: Bench, duration_s: float, target_itl_s: float) -> None:
+    """Short requests from light load to the capacity; long ones among short ones, by a fixed budget and by a target."""
+    kind, most = bench.subject.settings.device, bench.subject.settings.max_num_seqs
+    short, mixed = SHORT[kind], MIXED[kind]
+
+    def closed(name: str, kinds: tuple[Kind, ...], count: int, **settings: Any) -> float:
+        load = {"kinds": [list(asdict(one).values()) for one in kinds], "concurrency": count, "num_sessions": count * ROUNDS}
+        return capacity(bench.play(Point(f"{name}, {count} users", load, settings)))
+
+    def open_(name: str, kinds: tuple[Kind, ...], rate: float, **settings: Any) -> None:
+        load = {"kinds": [list(asdict(one).values()) for one in kinds], "rate": rate, "duration_s": duration_s}
+        bench.play(Point(f"{name}, {rate:.3g}/s", load, settings))
+
+    warm = users(min(8, most), 2, *short, *mixed)
+    play(bench.llm, warm, bench.vocab_size)
+    full = closed("short", short, min(most, 256))
+    closed("short", short, min(most, 32))
+    for share in SHARES:
+        open_("short", short, share * full)
+    budget = min(FIXED_TOKENS, bench.subject.settings.max_num_batched_tokens)
+    fixed = {"max_num_batched_tokens": budget}
+    held = {**fixed, "target_itl_s": target_itl_s}
+    full = closed("mixed", mixed, min(most, 96), **fixed)
+    for share in (BUSY, LIGHT):
+        open_("mixed", mixed, share * full, **fixed)
+        open_("mixed, target", mixed, share * full, **held)
+
+
+def judge(subject: Subject, played: Sequence[Played]) -> list[dict[str, Any]]:
+    """Each point, simulated with costs fitted to the points of the other half."""
+    halves = [fit_to(subject, played[start::2]) for start in (1, 0)]
+    return [compare(subject, halves[number % 2], one) for number, one in enumerate(played)]
+
+
+def fit_to(subject: Subject, played: Iterable[Played]) -> CostModel:
+    return fit(subject.roofline, [timing for one in played for timing in one.timings])
+
+
+def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
+    """What was measured, what the simulator says, and how far that is off."""
+    record = simulated(subject, model, one.point.make(), replace(subject.settings, **one.point.settings))
+    guess = summarize(record)
+    real, found = figures(one.figures), figures(guess)
+    names = WHILE_WAITING if one.point.closed else tuple(COMPARED)
+    return {"name": one.point.name, "rows": {name: [real[name], found[name], found[name] / real[name] - 1] for name in names}}
+
+
+def figures(found: Mapping[str, Any]) -> Figures:
+    return {name: found[key] if part is None else found[key][part] for name, (key, part) in COMPARED.items()}
+
+
+def as_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Measured, simulated and the error, for each point; times in milliseconds."""
+    names = tuple(COMPARED)
+    lines = ["| load | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+    for row in rows:
+        cells = [_cell(name, row["rows"].get(name)) for name in names]
+        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(name: str, values: Sequence[float] | None) -> str:
+    if values is None:
+        return ""
+    real, guess, error = values
+    unit, digits = (1.0, 2) if name == "requests/s" else (1000.0, 1)
+    return f"{real * unit:.{digits}f}, {guess * unit:.{digits}f} ({error:+.0%})"
+
+
+def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:
+    """All that `from_data` needs to judge again, on any machine."""
+    return {
+        "device": asdict(subject.device), "settings": {**asdict(subject.settings), "reasons": {}},
+        "points": [
+            {**asdict(one.point), "figures": dict(one.figures), "timings": [[*shape, round(seconds, 7)] for shape, seconds in one.timings]}
+            for one in played
+        ],
+    }  # fmt: skip
+
+
+def from_data(arch: Architecture, data: Mapping[str, Any]) -> tuple[Subject, list[Played]]:
+    """What `to_data` wrote, with the architecture of its model. Raises KeyError for what it did not."""
+    kinds = {field.name for field in fields(Resolved)}
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in data["settings"].items() if name in kinds}
+    settings["packed"] = Packed(*settings["packed"])
+    device = Device(**{**data["device"], "fast_dtypes": tuple(data["device"]["fast_dtypes"])})
+    played = [
+        Played(
+            Point(one["name"], one["load"], one["settings"]), one["figures"],
+            tuple(Timing(StepShape(*row[:-1]), row[-1]) for row in one["timings"]),
+        )
+        for one in data["points"]
+    ]  # fmt: skip
+    return Subject(arch, Resolved(**settings), device), played
