@@ -117,6 +117,13 @@ LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", _level, "INFO", "what is logged:
 HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")
 
 
+def keep_multicast_off() -> None:
+    """For this process, before its first collective: the switch's multicast needs rights on the fabric, and where hosts share one, a
+    program that ends in the middle of it can leave the others without."""
+    for name, value in (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"), ("NVSHMEM_DISABLE_NVLS", "1")):
+        os.environ.setdefault(name, value)
+
+
 def cache_root() -> Path:
     """The one cache folder; it may not exist yet."""
     return CACHE_ROOT.get() or _default_cache()

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from octavo import env
 from octavo.parallel.meeting import DATA, PIPELINE, TENSOR, TIMEOUT_S, Layout, Meeting
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.symmetric import Symmetric, share_memory
@@ -26,6 +27,7 @@ def join(meeting: Meeting, rank: int, device: torch.device) -> Mesh:
     patience = timedelta(seconds=meeting.timeout_s)
     if meeting.layout.num_ranks == 1:
         return Mesh()
+    env.keep_multicast_off()
     store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=patience)
     on_gpu = device.type == "cuda"
     dist.init_process_group(

@@ -98,6 +98,7 @@ class DecodeGraphs:
             self._decode(row_ids, recipe).pack()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # "thread_local": threads that watch collectives may go on asking for their events.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             sampled = self._decode(row_ids, recipe).pack()
         return self._captured.setdefault((size, recipe), Captured(size, graph, sampled))
