@@ -24,7 +24,7 @@ PREEMPTED = (
     "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
     "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
 )
-STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+STEP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Outbox(Protocol):

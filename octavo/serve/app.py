@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 from collections.abc import Sequence
 
@@ -16,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.serve.calls import Running, answer_to, send_json
+from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.endpoints import ENDPOINTS
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
@@ -23,6 +26,7 @@ from octavo.serve.routes import plain_routes
 
 MAX_BODY_BYTES = 8 << 20
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")  # need no key
+BY_PERSON = 'Basic realm="Octavo: the password is an API key", charset="UTF-8"'
 
 
 def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
@@ -38,6 +42,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         routes=[
             *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
             *plain_routes(front),
+            *dashboard_routes(front),
         ],
         middleware=[
             cors,
@@ -95,17 +100,36 @@ class KeyCheck:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        open_to_all = scope["type"] != "http" or scope["path"].removeprefix(scope.get("root_path", "")) in OPEN_PATHS
-        if self._keys and not open_to_all and not self._valid(Headers(scope=scope)):
-            raise ApiError(401, "A valid API key is needed: Authorization: Bearer KEY.", code="invalid_api_key")
+        if scope["type"] == "http" and self._keys:
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            by_person = is_dashboard(path)
+            if path not in OPEN_PATHS and not self._valid(shown_key(Headers(scope=scope), by_person)):
+                message = "A valid API key is needed: Authorization: Bearer KEY."
+                raise ApiError(401, message, code="invalid_api_key", challenge=BY_PERSON if by_person else "Bearer")
         await self._app(scope, receive, send)
 
-    def _valid(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        shown = given.strip().encode("latin-1")
+    def _valid(self, shown: bytes) -> bool:
         # Every key is compared, in constant time: how long it takes tells nothing.
         matches = [hmac.compare_digest(shown, key) for key in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        return any(matches)
+
+
+def is_dashboard(path: str) -> bool:
+    """Routes that only read and that a person opens in a browser, which asks for the key itself and keeps it to itself."""
+    return path == "/dashboard" or path.startswith("/dashboard/")
+
+
+def shown_key(headers: Headers, by_person: bool) -> bytes:
+    """The key of `Authorization: Bearer KEY`, or, for persons, the password of `Authorization: Basic`; empty if there is none."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip().encode("latin-1")
+    if scheme.lower() == "basic" and by_person:
+        try:
+            return base64.b64decode(given.strip(), validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
 
 
 class BodyLimit:

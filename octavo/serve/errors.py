@@ -30,9 +30,12 @@ class ErrorReply(msgspec.Struct):
 class ApiError(Exception):
     """An answer other than 2xx."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, challenge: str = "Bearer"
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self._challenge = challenge  # how a client may show who it is
         if len(message) > MAX_MESSAGE_CHARACTERS:
             message = message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
         kind = TYPES.get(status, "invalid_request_error")
@@ -44,7 +47,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> Mapping[str, str]:
         if self.status == 401:
-            return {"WWW-Authenticate": "Bearer"}
+            return {"WWW-Authenticate": self._challenge}
         return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
 
 

@@ -15,7 +15,7 @@ from tests.serve.serving import client
 GUARDED = [
     ("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/version"), ("POST", "/reset_prefix_cache"), ("GET", "/nothing"),
-    ("GET", "/health/other"),
+    ("GET", "/health/other"), ("GET", "/dashboards"),
 ]  # fmt: skip
 
 
