@@ -161,7 +161,8 @@ def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:
 def from_data(arch: Architecture, data: Mapping[str, Any]) -> tuple[Subject, list[Played]]:
     """What `to_data` wrote, with the architecture of its model. Raises KeyError for what it did not."""
     kinds = {field.name for field in fields(Resolved)}
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in data["settings"].items() if name in kinds}
+    known = {name: value for name, value in data["settings"].items() if name in kinds}
+    settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     settings["packed"] = Packed(*settings["packed"])
     device = Device(**{**data["device"], "fast_dtypes": tuple(data["device"]["fast_dtypes"])})
     played = [
