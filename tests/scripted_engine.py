@@ -202,6 +202,9 @@ class ScriptedEngine:
     async def stats(self) -> EngineStats:
         return EngineStats(num_requests_running=len(self.active))
 
+    async def advice(self) -> list[dict[str, object]]:
+        return [{"kind": "saturated", "evidence": "a script", "advice": "another script", "flags": ["--data-parallel-size"]}]
+
     async def reset_prefix_cache(self) -> bool:
         return not self.active
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.types import FinishReason, Request, SequenceOutput
 
@@ -47,6 +47,10 @@ class AsyncEngine(Protocol):
     def abort(self, request_id: str) -> None: ...
 
     async def stats(self) -> EngineStats: ...
+
+    async def advice(self) -> list[dict[str, Any]]:
+        """What holds the engine back, as `octavo.plan.advice.Finding` in plain data."""
+        ...
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached blocks; False when some are in use."""

@@ -17,6 +17,7 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.steps import StepLog
+from octavo.engine.watch import Watch
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class EngineLoop:
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
         self.costs = costs
         self.step_log = costs.log if costs else StepLog()
+        self.watch = Watch(costs, self.step_ended_at_s)
         self.stopping = False
         self._warn_at = 1  # preemptions
 
@@ -102,6 +104,7 @@ class EngineLoop:
         """Go on with other settings: those that the scheduler alone reads, and that need no more memory. Only while nothing runs."""
         assert self.costs is not None, "an engine knows what its steps cost"
         self.scheduler = self.scheduler.successor(settings, step_budget(settings, self.costs))
+        self.watch = Watch(self.costs, self.clock())
 
     def check(self) -> None:
         """Raise `ExecutorDead` if no further step could run."""
@@ -141,7 +144,8 @@ class EngineLoop:
         now_s = self.clock()
         self.step_ended_at_s = now_s
         shape = self.scheduler.flight[0].shape
-        self.step_log.end(shape, now_s)
+        seconds = self.step_log.end(shape, now_s)
+        self.watch.step(self.scheduler, shape, seconds, now_s)
         self.step_tokens.add(shape.num_tokens)
         self.step_sequences.add(shape.num_sequences)
         self.outbox.send(self.scheduler.commit(plan, output, now_s))
@@ -166,6 +170,8 @@ class EngineLoop:
             return self.stats()
         if what == "step_log":
             return self.step_log.timings()
+        if what == "advice":
+            return self.watch.findings(self.scheduler, self.clock())
         if what == "reset_prefix_cache":
             return self.scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")

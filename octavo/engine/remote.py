@@ -144,6 +144,9 @@ class RemoteEngine:
     async def stats(self) -> EngineStats:
         return stats_from(await self._ask("stats"))
 
+    async def advice(self) -> list[dict[str, Any]]:
+        return await self._ask("advice")
+
     async def reset_prefix_cache(self) -> bool:
         return await self._ask("reset_prefix_cache")
 

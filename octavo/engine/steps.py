@@ -24,12 +24,14 @@ class StepLog:
         if self._since_s is None:
             self._since_s = now_s
 
-    def end(self, shape: StepShape, now_s: float) -> None:
-        """The oldest step has ended."""
+    def end(self, shape: StepShape, now_s: float) -> float:
+        """The oldest step has ended; how long it took."""
         assert self._since_s is not None, "a step begins before it ends"
-        self._timings.append(Timing(shape, now_s - self._since_s))
+        seconds = now_s - self._since_s
+        self._timings.append(Timing(shape, seconds))
         self.num_steps += 1
         self._since_s = now_s
+        return seconds
 
     def rest(self) -> None:
         """The time until the next step begins is no step's: there was nothing to do, or a step failed."""

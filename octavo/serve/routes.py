@@ -40,6 +40,7 @@ def plain_routes(front: Front) -> list[Route]:
         route("/health/ready", ready),
         route("/ping", health, "GET", "POST"),
         route("/load", load),
+        route("/advice", advice),
         route("/version", version),
         route("/metrics", metrics),
     ]
@@ -118,6 +119,11 @@ async def ready(front: Front, request: Request) -> Response:
 async def load(front: Front, request: Request) -> Response:
     """Requests in the server, and those of them that have no token yet."""
     return reply({"server_load": len(front.running), "num_requests_waiting": front.num_waiting})
+
+
+async def advice(front: Front, request: Request) -> Response:
+    """What holds the engine back, by its last minute, and which flag to move."""
+    return reply({"findings": await front.engine.advice()})
 
 
 async def version(front: Front, request: Request) -> Response:
