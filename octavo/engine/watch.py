@@ -59,11 +59,12 @@ class Watch:
         total = sum((sums for _, sums, _ in self._past), Counter[str]())
         busy_s = total["busy_s"] or 1.0
         misses = {name.removeprefix(MISSES): int(count) for name, count in total.items() if name.startswith(MISSES)}
+        most_kv = max((most for _, _, most in self._past), default=0.0)
         return Window(
             seconds, float(total["busy_s"]), total["num_steps"], float(total["predicted_s"]), total["full_steps"],
-            float(total["kv_full_s"]), float(total["rows_full_s"]), float(total["waiting_s"]), max((most for _, _, most in self._past), default=0.0),
-            total["waiting"] / busy_s, total["running"] / busy_s, int(total["num_preemptions"]), int(total["prefix_cache_queries"]),
-            int(total["prefix_cache_hits"]), misses,
+            float(total["kv_full_s"]), float(total["rows_full_s"]), float(total["waiting_s"]), most_kv,
+            total["waiting"] / busy_s, total["running"] / busy_s,
+            *(int(total[name]) for name in COUNTED), misses,
         )  # fmt: skip
 
     def findings(self, scheduler: Scheduler, now_s: float) -> list[dict[str, Any]]:
