@@ -120,8 +120,8 @@ def is_dashboard(path: str) -> bool:
 
 
 def shown_key(headers: Headers, by_person: bool) -> bytes:
-    """The key of `Authorization: Bearer KEY`, or, for persons, the password of `Authorization: Basic`; empty if there is none."""
-    scheme, _, given = headers.get("authorization", "").partition(" ")
+    """The key of `Authorization: Bearer KEY` or `x-api-key: KEY`, or, for persons, the password of `Authorization: Basic`; empty: none."""
+    scheme, _, given = headers.get("authorization", f"Bearer {headers.get('x-api-key', '')}").partition(" ")
     if scheme.lower() == "bearer":
         return given.strip().encode("latin-1")
     if scheme.lower() == "basic" and by_person:

@@ -59,6 +59,13 @@ class Running:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._run(scope, receive, send)
+        except Exception as error:
+            answer = answer_to(error)
+            await send_json(send, answer.status, self._endpoint.error(answer), answer.headers)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = convert(parse_json(await read_body(receive)), self._endpoint.body)
         prefix = self._endpoint.prefix
         asked = getattr(body, "request_id", None) or Headers(scope=scope).get("x-request-id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -26,10 +27,25 @@ from octavo.serve.schemas import (
     ToolCall,
     ToolCallDelta,
 )
-from octavo.types import CompletionOutput, InvalidRequest, Logprob, RequestOutput
+from octavo.types import CompletionOutput, InvalidRequest, Logprob, Request, RequestOutput
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat, checked and ready to run."""
+
+    request: Request
+    prompt: str
+    form: AnswerFormat
 
 
 async def chat_completions(front: Front, body: ChatBody, label: str) -> Call:
+    """Raises `ApiError` and `InvalidRequest`."""
+    chat = await make_chat(front, body, label)
+    return Call(front, ChatShape(front, body, chat.form, chat.request.id), body, label, [chat.request], [chat.prompt])
+
+
+async def make_chat(front: Front, body: ChatBody, label: str) -> Chat:
     """Raises `ApiError` and `InvalidRequest`."""
     front.check_model(body.model)
     check_supported(body)
@@ -45,7 +61,7 @@ async def chat_completions(front: Front, body: ChatBody, label: str) -> Call:
         error.field = "messages" if error.field == "prompt" else error.field
         raise
     front.check_room([request])
-    return Call(front, ChatShape(front, body, form, request.id), body, label, [request], [text])
+    return Chat(request, text, form)
 
 
 def _check_chat(body: ChatBody) -> None:

@@ -13,8 +13,9 @@ from starlette.routing import Route
 
 from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.front import Front
+from octavo.serve.messages_input import CountBody, prompt_of
 from octavo.serve.prompts import chat_text
-from octavo.serve.schemas import DetokenizeBody, TokenizeBody, TokenizeChatBody, convert, parse_json
+from octavo.serve.schemas import ChatBody, DetokenizeBody, TokenizeBody, TokenizeChatBody, convert, parse_json
 from octavo.types import InvalidRequest
 
 
@@ -32,7 +33,9 @@ def plain_routes(front: Front) -> list[Route]:
     return [
         route("/v1/models", models),
         route("/v1/models/{name:path}", model),
+        route("/v1/messages/count_tokens", count_tokens, "POST"),
         route("/tokenize", tokenize, "POST"),
+        route("/render", render, "POST"),
         route("/detokenize", detokenize, "POST"),
         route("/reset_prefix_cache", reset_prefix_cache, "POST"),
         route("/health", health),
@@ -83,6 +86,23 @@ async def tokenize(front: Front, request: Request) -> Response:
     ids = front.model.tokenizer.encode(text, add_special_tokens)
     tokens = [front.model.tokenizer.id_to_token(token_id) for token_id in ids] if body.return_token_strs else None
     return reply({"count": len(ids), "max_model_len": front.model.intake.max_model_len, "tokens": ids, "token_strs": tokens})
+
+
+async def render(front: Front, request: Request) -> Response:
+    """The prompt that a chat becomes."""
+    body = convert(parse_json(await request.body()), ChatBody)
+    front.check_model(body.model)
+    text, add_special_tokens = chat_text(front, body)
+    ids = front.model.tokenizer.encode(text, add_special_tokens)
+    return reply({"prompt": text, "prompt_token_ids": ids, "count": len(ids), "max_model_len": front.model.intake.max_model_len})
+
+
+async def count_tokens(front: Front, request: Request) -> Response:
+    """How long the prompt of /v1/messages would be."""
+    body = convert(parse_json(await request.body()), CountBody)
+    front.check_model(body.model)
+    text, add_special_tokens = chat_text(front, prompt_of(body))
+    return reply({"input_tokens": len(front.model.tokenizer.encode(text, add_special_tokens))})
 
 
 async def detokenize(front: Front, request: Request) -> Response:

@@ -15,6 +15,11 @@ def event(value: msgspec.Struct) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 
+def named_event(name: str, value: object) -> bytes:
+    """An event with a name of its own."""
+    return b"event: " + name.encode() + b"\ndata: " + encode(value) + b"\n\n"
+
+
 class TextTemplate:
     """A chunk of which only the text changes: encoded once, so that a token costs the encoding of its text alone."""
 

@@ -16,6 +16,8 @@ GUARDED = [
     ("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/version"), ("POST", "/reset_prefix_cache"), ("GET", "/nothing"),
     ("GET", "/health/other"), ("GET", "/dashboards"),
+    ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("POST", "/render"),
+    ("POST", "/v1/embeddings"), ("POST", "/score"), ("POST", "/rerank"),
 ]  # fmt: skip
 
 
@@ -59,6 +61,17 @@ async def test_models() -> None:
         assert listed["data"][0]["max_model_len"] == 128
         assert (await api.http.get("/v1/models/alias")).json()["id"] == "alias"
         assert (await api.http.get("/v1/models/org/other")).status_code == 404
+
+
+async def test_the_prompt_that_a_chat_becomes() -> None:
+    async with client() as api:
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        shown = (await api.post("/render", body)).json()
+        assert shown["prompt"] == "<user>Hi\n<assistant>"
+        await api.post("/v1/chat/completions", body)
+        assert shown["prompt_token_ids"] == list(api.engine.requests[-1].prompt_token_ids)
+        assert shown["count"] == len(shown["prompt_token_ids"])
+        assert (await api.post("/render", {"messages": 5})).status_code == 400
 
 
 async def test_a_body_may_be_only_so_large() -> None:
