@@ -39,7 +39,8 @@ class ModelConfig:
     quantization: Annotated[
         Quantization,
         Flag(
-            "how packed weights are kept in memory: gguf, as in a .gguf file (Q4_0, Q4_1, Q8_0; products round activations to 15 bits); "
+            "how packed weights are kept in memory: gguf, as in a .gguf file (Q4_0, Q4_1, Q8_0; products round activations to 8 "
+            "or 15 bits); "
             "none, as numbers of --dtype; auto: as in the file on CPU where --dtype is auto too",
             short=("-q",),
         ),

@@ -21,6 +21,7 @@ from octavo.ops.rms_norm import rms_norm
 
 GROUP = 32  # values along a row that share a scale
 PANEL = 16  # outputs side by side
+LARGEST = 127 * 128  # code of an activation in 15 bits
 
 
 class Packed(NamedTuple):
@@ -63,10 +64,15 @@ def unpack(weight: Packed, rows: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def round_groups(x: torch.Tensor) -> torch.Tensor:
-    """x [T, k] float32 with each group of 32 rounded to 15 bits: what a twin may compute with instead of x."""
+    """x [T, k] float32 rounded as a twin may do it before it multiplies: each group of 32 to 8 bits, and to 15 bits those whose largest
+    number exceeds the root mean square of the largest numbers of the row's groups."""
     grouped = x.unflatten(1, (-1, GROUP))
-    scale = grouped.abs().amax(-1, keepdim=True) / (127 * 128)
-    return ((grouped / scale).round().nan_to_num(0.0) * scale).flatten(1)
+    largest = grouped.abs().amax(-1, keepdim=True)
+    scale = largest / LARGEST
+    fine = (grouped / scale).round().nan_to_num(0.0)
+    coarse = ((fine + 64) / 128).floor() * 128
+    stands_out = largest.square() * grouped.shape[1] > largest.square().sum(1, keepdim=True)
+    return (torch.where(stands_out, fine, coarse) * scale).flatten(1)
 
 
 def product(

@@ -60,12 +60,11 @@ def choose_ops(device: str, level: int) -> Ops:
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
         by_expert = ByExpert(twins.linear, twins.grouped_width)
-        gates = {"silu": twins.silu_mul, "gelu_tanh": twins.gelu_tanh_mul}
         return Ops(
             embedding=twins.embedding,
-            linear=around(twins.product, twins.rms_norm, gates),
+            linear=around(twins.product, twins.rms_norm, twins.gates),
             pack_linear=twins.pack_linear,
-            packed_linear=around(twins.packed_product, twins.rms_norm, gates),
+            packed_linear=twins.packed_linear,
             rms_norm=twins.rms_norm,
             add_rms_norm=twins.add_rms_norm,
             rope_and_write=twins.rope_and_write,

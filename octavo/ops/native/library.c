@@ -31,6 +31,17 @@ EXPORT void octavo_run(struct team *team, int op, const void *args, int alone) {
         team_run(team, kernels[op], args);
 }
 
+/* Operations one after the other, as they were recorded. */
+struct recorded {
+    const void *args;
+    int64_t op, alone;
+};
+
+EXPORT void octavo_replay(struct team *team, const struct recorded *tape, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        octavo_run(team, (int)tape[i].op, tape[i].args, (int)tape[i].alone);
+}
+
 /* Huge pages for the memory from `at` on, to its ends and beyond: most tensors are smaller than one. At once if the system can, else as
  * it finds time; where it has none, nothing happens. */
 EXPORT void octavo_advise(void *at, size_t bytes) {

@@ -1,7 +1,9 @@
-/* Products with weights of 4 or 8 bits that have a scale (and an offset) for every 32 values along k: w = scale * code + offset.
+/* Products with weights of 4 or 8 bits that have a scale (and an offset) for every 32 values along k: w = scale * code + offset. What comes
+ * directly before and after is done with them: a norm of x, and a gate and a residual of the result.
  *
- * x is rounded to 15 bits with a scale of its own for the same 32 values, so that a group's products are added in integers. A code of x is
- * 128 * high + low, two bytes, each with a byte product of its own: rounded to 8 bits alone, x would be off by a hundredth.
+ * x is rounded to 8 bits with a scale of its own for the same 32 values, so that a group's products are added in integers. Groups with larger
+ * numbers than most of their row keep 15 bits: a code is 128 * high + low, two bytes, each with a byte product of its own. A few such groups
+ * make most of the error, so twice the work for a fifth of them leaves a third of it.
  *     y[n] = sum over groups of  xscale * (scale[n] * sum(xcode * code[n]) + offset[n] * sum(xcode)).
  * The weights are laid out so that one load holds 4 values along k of 16 outputs, which is what the machines' byte products add up:
  *     codes   [n / 16, k / 32, 4, 16, 4] of 4 bits: byte (j, output, i) holds k = 8 j + i in its low half and 8 j + 4 + i in its high half
@@ -11,62 +13,96 @@
 #include "team.h"
 
 #define GROUP 32
-#define CODE_BYTES (2 * GROUP) /* of x: the high bytes, then the low ones */
 #define LARGEST (127 * 128)
-#define PACKED_ROWS 64 /* of x that pass by while a group of weights is in registers */
+#define PACKED_ROWS 64 /* of x that pass by while a group of weights is in registers; bits of a mask */
 
 enum packing { BITS4, BITS4_OFFSET, BITS8 }; /* BITS4 without offsets stands for scale * (code - 8); the numbers are known to twins.py */
+enum activation { NO_GATE, SILU, GELU_TANH }; /* likewise */
 
 struct packed {
     const char *x;
     const uint8_t *codes;
     const uint16_t *scales;
-    const char *bias; /* may be null */
-    char *out;
-    int64_t m, n, k, ldx, ldo;
-    int64_t packing, xtype, btype, otype;
+    const char *bias;     /* may be null, as the next two */
+    const float *norm;    /* [k]: x is divided by its root mean square and multiplied by this first */
+    const char *residual; /* added to the result in the end */
+    char *out;            /* [m, n], or with a gate [m, n / 2] */
+    int64_t m, n, k, ldx, ldr, ldo;
+    int64_t packing, gate, xtype, btype, otype; /* with a gate, n / 2 is a multiple of 16 */
+    double eps, scale;                          /* scale: of the result, before the residual */
 };
 
-/* x in 15 bits: codes [k / 32, m, 2, 32]; scale [k / 32, m]; and scale times the sum of the codes, likewise. */
+/* x in codes: high and low [k / 32, m, 32]; scale [k / 32, m], of the low ones; and scale times the sum of the whole codes, likewise. */
 struct rounded {
-    int8_t *codes;
+    int8_t *high, *low;
     float *scale, *scaled_sum;
+    uint64_t *both; /* [k / 32, blocks of rows]: a bit for each row whose low codes count */
+    int64_t rows, blocks;
     int32_t done; /* rows that are ready */
 };
 
+INLINE int64_t row_blocks(int64_t m) { return (m + PACKED_ROWS - 1) / PACKED_ROWS; }
+
+INLINE size_t rounded_bytes(int64_t m, int64_t k) { return (size_t)(k / GROUP) * (size_t)(row_blocks(m) * 8 + m * (2 * GROUP + 8)); }
+
+static struct rounded rounded_at(char *memory, int64_t m, int64_t k) {
+    int64_t groups = k / GROUP, masks = groups * row_blocks(m), entries = groups * m;
+    struct rounded x = {.both = (uint64_t *)memory, .rows = m, .blocks = row_blocks(m)};
+    x.scale = (float *)(x.both + masks);
+    x.scaled_sum = x.scale + entries;
+    x.high = (int8_t *)(x.scaled_sum + entries);
+    x.low = x.high + entries * GROUP;
+    memset(memory, 0, (size_t)masks * 8);
+    return x;
+}
+
 static void prepare_packed(struct lane *lane, const void *args) {
     const struct packed *a = args;
-    size_t entries = (size_t)(a->m * (a->k / GROUP)), codes = entries * CODE_BYTES, numbers = entries * sizeof(float);
-    char *shared = lane_shared(lane, 64 + codes + 2 * numbers);
-    *(struct rounded *)shared = (struct rounded){(int8_t *)(shared + 64), (float *)(shared + 64 + codes), (float *)(shared + 64 + codes + numbers), 0};
+    if (a->m <= 1) /* each lane rounds the row for itself, which is quicker than to wait for another */
+        return;
+    char *shared = lane_shared(lane, 64 + rounded_bytes(a->m, a->k));
+    *(struct rounded *)shared = rounded_at(shared + 64, a->m, a->k);
+}
+
+/* What a group's codes of 15 bits are multiples of; NaN where a number of it is none or infinite. */
+INLINE float group_scale(const float *x) {
+    vf most = {0}, odd = {0};
+    for (int i = 0; i < GROUP; i += LANES) {
+        vf v = load(x, i, F32);
+        most = vmax((vf)((vi)v & 0x7fffffff), most);
+        odd += v * 0.0f;
+    }
+    return vmax_of(most) / LARGEST + sum(odd);
 }
 
 static void round_row(const struct packed *a, const struct rounded *to, int64_t m, float *row) {
+    int64_t groups = a->k / GROUP;
+    float squares = 0;
     convert(row, a->x + m * a->ldx * dtype_bytes((int)a->xtype), (int)a->xtype, a->k);
-    for (int64_t g = 0; g < a->k / GROUP; g++) {
-        const float *x = row + g * GROUP;
-        int8_t *codes = to->codes + (g * a->m + m) * CODE_BYTES;
-        vf most = {0};
-        for (int i = 0; i < GROUP; i += LANES) {
-            vf v = load(x, i, F32);
-            most = vmax((vf)((vi)v & 0x7fffffff), most);
-        }
-        float scale = vmax_of(most) / LARGEST, divisor = scale > 0 ? scale : 1;
+    if (a->norm)
+        scale_by(row, a->k, inverse_rms(row, a->k, (float)a->eps), a->norm);
+    for (int64_t g = 0; g < groups; g++) {
+        float scale = to->scale[g * to->rows + m] = group_scale(row + g * GROUP);
+        squares += scale * LARGEST * (scale * LARGEST);
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t at = g * to->rows + m;
+        float scale = to->scale[at], divisor = scale > 0 ? scale : 1, largest = scale * LARGEST;
+        int both = largest * largest * (float)groups > squares;
         vi total = {0};
         for (int i = 0; i < GROUP; i += LANES) {
-            vi code = (vi)(load(x, i, F32) / divisor + 12582912.0f) - 0x4b400000; /* the sum is 1.5 * 2^23 and the code in its low bits */
-            total += code;
-            vi high = (code + 64) >> 7, low = code - (high << 7);
-            for (int j = 0; j < LANES; j++) {
-                codes[i + j] = (int8_t)high[j];
-                codes[GROUP + i + j] = (int8_t)low[j];
-            }
+            vi code = (vi)(load(row, g * GROUP + i, F32) / divisor + 12582912.0f) - 0x4b400000; /* 1.5 * 2^23 and the code in its low bits */
+            vi high = (code + 64) >> 7;
+            total += both ? code : high << 7;
+            store_bytes(to->high + at * GROUP + i, high);
+            store_bytes(to->low + at * GROUP + i, code - (high << 7));
         }
         int32_t sum = 0;
         for (int j = 0; j < LANES; j++)
             sum += total[j];
-        to->scale[g * a->m + m] = scale;
-        to->scaled_sum[g * a->m + m] = scale * (float)sum;
+        to->scaled_sum[at] = scale * (float)sum;
+        if (both)
+            __atomic_fetch_or(&to->both[g * to->blocks + m / PACKED_ROWS], (uint64_t)1 << m % PACKED_ROWS, __ATOMIC_RELAXED);
     }
 }
 
@@ -76,12 +112,20 @@ INLINE int32_t quad(const int8_t *x, int q) {
     return four;
 }
 
-/* One group of LANES outputs against one row of x after the other: `codes` as unpacked by unpack(). */
+/* Of LANES outputs: four values along k each. `codes_at(from, packing, q)` gives the values 4 q to 4 q + 4 of a group; `dot_group` adds up
+ * the products of a whole group with one row of x. */
 #if defined(__AVX512VNNI__)
 typedef __m512i packed_vector;
 #define UNSIGNED_CODES 1 /* 8-bit codes have 128 added, which the offset takes back */
 
-INLINE vi dot_group(const packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
+    if (packing == BITS8)
+        return _mm512_xor_si512(_mm512_loadu_si512(from + q * 64), _mm512_set1_epi8((char)0x80));
+    __m512i both = _mm512_loadu_si512(from + q / 2 * 64);
+    return _mm512_and_si512(q % 2 ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15));
+}
+
+INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
     (void)packing;
     __m512i even = _mm512_setzero_si512(), odd = even;
 #pragma GCC unroll 4
@@ -91,23 +135,18 @@ INLINE vi dot_group(const packed_vector *codes, int packing, const int8_t *x) {
     }
     return (vi)_mm512_add_epi32(even, odd);
 }
-
-INLINE void unpack(const uint8_t *from, int packing, packed_vector *codes) {
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; q++) {
-        if (packing == BITS8) {
-            codes[q] = _mm512_xor_si512(_mm512_loadu_si512(from + q * 64), _mm512_set1_epi8((char)0x80));
-        } else {
-            __m512i both = _mm512_loadu_si512(from + q / 2 * 64);
-            codes[q] = _mm512_and_si512(q % 2 ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15));
-        }
-    }
-}
 #elif defined(__AVX2__)
 typedef __m256i packed_vector;
 #define UNSIGNED_CODES 0
 
-INLINE vi dot_group(const packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
+    if (packing == BITS8)
+        return _mm256_loadu_si256((const __m256i *)(from + q * 64));
+    __m256i both = _mm256_loadu_si256((const __m256i *)(from + q / 2 * 64));
+    return _mm256_and_si256(q % 2 ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15));
+}
+
+INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
     __m256i sum = _mm256_setzero_si256(), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
     for (int q = 0; q < 8; q++) {
@@ -121,45 +160,54 @@ INLINE vi dot_group(const packed_vector *codes, int packing, const int8_t *x) {
     }
     return (vi)(packing == BITS8 ? sum : _mm256_madd_epi16(sum, ones));
 }
-
-INLINE void unpack(const uint8_t *from, int packing, packed_vector *codes) {
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; q++) {
-        if (packing == BITS8) {
-            codes[q] = _mm256_loadu_si256((const __m256i *)(from + q * 64));
-        } else {
-            __m256i both = _mm256_loadu_si256((const __m256i *)(from + q / 2 * 64));
-            codes[q] = _mm256_and_si256(q % 2 ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15));
-        }
-    }
-}
 #else
-typedef int8_t packed_vector[LANES * 4];
+typedef struct {
+    int8_t of[LANES * 4];
+} packed_vector;
 #define UNSIGNED_CODES 0
 
-INLINE vi dot_group(packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
+    packed_vector codes;
+    for (int i = 0; i < LANES * 4; i++)
+        codes.of[i] = (int8_t)(packing == BITS8 ? from[q * 64 + i] : q % 2 ? from[q / 2 * 64 + i] >> 4 : from[q / 2 * 64 + i] & 15);
+    return codes;
+}
+
+INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
     (void)packing;
     vi sum = {0};
     for (int n = 0; n < LANES; n++) {
         int32_t total = 0;
         for (int q = 0; q < 8; q++)
             for (int i = 0; i < 4; i++)
-                total += codes[q][n * 4 + i] * x[q * 4 + i];
+                total += codes[q].of[n * 4 + i] * x[q * 4 + i];
         sum[n] = total;
     }
     return sum;
 }
-
-INLINE void unpack(const uint8_t *from, int packing, packed_vector *codes) {
-    for (int q = 0; q < 8; q++)
-        for (int i = 0; i < LANES * 4; i++)
-            codes[q][i] = (int8_t)(packing == BITS8 ? from[q * 64 + i] : q % 2 ? from[q / 2 * 64 + i] >> 4 : from[q / 2 * 64 + i] & 15);
-}
 #endif
+
+INLINE vf dot_group(const packed_vector *codes, int packing, const int8_t *x) {
+    return __builtin_convertvector(dot_term(codes, packing, x), vf);
+}
+
+/* scale (and offset) of LANES outputs in a group. */
+struct factors {
+    vf scale, offset;
+};
+
+#define HAS_OFFSET(packing) ((packing) != BITS8 || UNSIGNED_CODES)
+
+INLINE struct factors factors_at(const uint16_t *scales, int packing, int v) {
+    vf scale = load(scales, v * LANES, F16);
+    if (packing == BITS4_OFFSET)
+        return (struct factors){scale, load(scales, WIDTH + v * LANES, F16)};
+    return (struct factors){scale, scale * (packing == BITS4 ? -8.0f : -128.0f)};
+}
 
 /* The outputs of one panel for `rows` rows from m on: acc [rows, 16]. `one`: there is one row, whose sums stay in registers. */
 INLINE void packed_panel(const struct packed *a, int packing, int one, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
-    int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 32 : 16;
+    int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH;
     const uint8_t *from = a->codes + panel * groups * code_bytes;
     const uint16_t *scales = a->scales + panel * groups * numbers;
     vf sums[VECTORS];
@@ -167,29 +215,36 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
     for (int v = 0; v < VECTORS; v++)
         sums[v] = (vf){0};
     for (int64_t g = 0; g < groups; g++, from += code_bytes, scales += numbers) {
-        const int8_t *xs = x->codes + (g * a->m + m) * CODE_BYTES;
-        const float *xscale = x->scale + g * a->m + m, *xsum = x->scaled_sum + g * a->m + m;
+        int64_t at = g * x->rows + m;
+        const int8_t *high = x->high + at * GROUP, *low = x->low + at * GROUP;
+        const float *xscale = x->scale + at, *xsum = x->scaled_sum + at;
+        uint64_t both = x->both[g * x->blocks + m / PACKED_ROWS];
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
             packed_vector codes[8];
-            unpack(from + v * LANES * 4, packing, codes);
-            vf scale = load(scales, v * LANES, F16), offset = {0};
-            if (packing == BITS4_OFFSET)
-                offset = load(scales, 16 + v * LANES, F16);
-            else if (packing == BITS4)
-                offset = scale * -8.0f;
-            else if (UNSIGNED_CODES)
-                offset = scale * -128.0f;
-            for (int64_t r = 0; r < (one ? 1 : rows); r++) {
-                vf sum = one ? sums[v] : load(acc, r * WIDTH + v * LANES, F32);
-                vi high = dot_group(codes, packing, xs + r * CODE_BYTES), low = dot_group(codes, packing, xs + r * CODE_BYTES + GROUP);
-                sum += __builtin_convertvector((high << 7) + low, vf) * (scale * xscale[r]);
-                if (packing != BITS8 || UNSIGNED_CODES)
-                    sum += offset * xsum[r];
-                if (one)
-                    sums[v] = sum;
-                else
-                    store(acc, r * WIDTH + v * LANES, F32, sum);
+#pragma GCC unroll 8
+            for (int q = 0; q < 8; q++)
+                codes[q] = codes_at(from + v * LANES * 4, packing, q);
+            struct factors f = factors_at(scales, packing, v);
+            vf coarse = f.scale * 128.0f;
+            if (one) {
+                sums[v] += dot_group(codes, packing, high) * (coarse * xscale[0]);
+                if (HAS_OFFSET(packing))
+                    sums[v] += f.offset * xsum[0];
+                if (both)
+                    sums[v] += dot_group(codes, packing, low) * (f.scale * xscale[0]);
+                continue;
+            }
+            for (int64_t r = 0; r < rows; r++) {
+                vf sum = load(acc, r * WIDTH + v * LANES, F32) + dot_group(codes, packing, high + r * GROUP) * (coarse * xscale[r]);
+                if (HAS_OFFSET(packing))
+                    sum += f.offset * xsum[r];
+                store(acc, r * WIDTH + v * LANES, F32, sum);
+            }
+            for (uint64_t left = both; left; left &= left - 1) {
+                int r = __builtin_ctzll(left);
+                vf sum = load(acc, r * WIDTH + v * LANES, F32) + dot_group(codes, packing, low + r * GROUP) * (f.scale * xscale[r]);
+                store(acc, r * WIDTH + v * LANES, F32, sum);
             }
         }
     }
@@ -198,44 +253,80 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
         store(acc, v * LANES, F32, sums[v]);
 }
 
-INLINE void packed_block(const struct packed *a, int packing, const struct rounded *x, int64_t panel, int64_t m, int64_t rows) {
-    float acc[PACKED_ROWS * WIDTH];
+static void packed_sums(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
+    if (rows == 1) {
+        switch (a->packing) {
+        case BITS8: packed_panel(a, BITS8, 1, x, panel, m, 1, acc); break;
+        case BITS4: packed_panel(a, BITS4, 1, x, panel, m, 1, acc); break;
+        default: packed_panel(a, BITS4_OFFSET, 1, x, panel, m, 1, acc); break;
+        }
+        return;
+    }
     memset(acc, 0, (size_t)(rows * WIDTH) * sizeof(float));
-    if (rows == 1)
-        packed_panel(a, packing, 1, x, panel, m, rows, acc);
-    else
-        packed_panel(a, packing, 0, x, panel, m, rows, acc);
-    int64_t n = panel * WIDTH, columns = least(WIDTH, a->n - n);
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t i = 0; a->bias && i < columns; i++)
+    switch (a->packing) {
+    case BITS8: packed_panel(a, BITS8, 0, x, panel, m, rows, acc); break;
+    case BITS4: packed_panel(a, BITS4, 0, x, panel, m, rows, acc); break;
+    default: packed_panel(a, BITS4_OFFSET, 0, x, panel, m, rows, acc); break;
+    }
+}
+
+static void add_bias(const struct packed *a, int64_t n, int64_t columns, int64_t rows, float *acc) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < columns; i++)
             acc[r * WIDTH + i] += get(a->bias, n + i, (int)a->btype);
-        narrow(a->out + ((m + r) * a->ldo + n) * dtype_bytes((int)a->otype), (int)a->otype, acc + r * WIDTH, columns);
+}
+
+/* The outputs of one panel, or with a gate of the panel of gates and the panel that they multiply. */
+static void packed_block(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows) {
+    float acc[PACKED_ROWS * WIDTH], up[PACKED_ROWS * WIDTH];
+    int64_t n = panel * WIDTH, columns = least(WIDTH, a->n - n), bytes = dtype_bytes((int)a->otype);
+    packed_sums(a, x, panel, m, rows, acc);
+    if (a->bias)
+        add_bias(a, n, columns, rows, acc);
+    if (a->gate) {
+        packed_sums(a, x, panel + a->n / (2 * WIDTH), m, rows, up);
+        if (a->bias)
+            add_bias(a, n + a->n / 2, columns, rows, up);
+        for (int64_t i = 0; i < rows * WIDTH; i += LANES) {
+            vf g = load(acc, i, F32);
+            store(acc, i, F32, (a->gate == SILU ? silu(g) : gelu_tanh(g)) * load(up, i, F32));
+        }
+    }
+    if (a->scale != 1)
+        multiply(acc, (float)a->scale, rows * WIDTH);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = (m + r) * a->ldr + n;
+        for (int64_t i = 0; a->residual && i < columns; i++)
+            acc[r * WIDTH + i] += get(a->residual, at + i, (int)a->otype);
+        narrow(a->out + ((m + r) * a->ldo + n) * bytes, (int)a->otype, acc + r * WIDTH, columns);
     }
 }
 
 static void packed(struct lane *lane, const void *args) {
     const struct packed *a = args;
-    struct rounded *x = lane_shared(lane, 0);
-    float *row = lane_scratch(lane, (size_t)a->k * sizeof(float));
-    int64_t step = a->m <= 4 ? a->m : 4, first = step ? (a->m + step - 1) / step : 0, item;
-    for (; (item = lane_claim(lane)) < first;) {
-        int64_t begin = item * step, end = least(a->m, begin + step);
-        for (int64_t m = begin; m < end; m++)
-            round_row(a, x, m, row);
-        __atomic_add_fetch(&x->done, (int32_t)(end - begin), __ATOMIC_RELEASE);
+    int64_t step = 4, first = 0, item = lane_claim(lane);
+    struct rounded own, *x = &own;
+    if (a->m > 1) {
+        x = lane_shared(lane, 0);
+        first = (a->m + step - 1) / step;
+        float *row = lane_scratch(lane, (size_t)a->k * sizeof(float));
+        for (; item < first; item = lane_claim(lane)) {
+            int64_t begin = item * step, end = least(a->m, begin + step);
+            for (int64_t m = begin; m < end; m++)
+                round_row(a, x, m, row);
+            __atomic_add_fetch(&x->done, (int32_t)(end - begin), __ATOMIC_RELEASE);
+        }
+        lane_wait(&x->done, (int32_t)a->m); /* the last rows are under way in other lanes */
+    } else if (a->m == 1) {
+        char *memory = lane_scratch(lane, rounded_bytes(1, a->k) + (size_t)a->k * sizeof(float));
+        own = rounded_at(memory, 1, a->k);
+        round_row(a, &own, 0, (float *)(memory + rounded_bytes(1, a->k)));
     }
-    lane_wait(&x->done, (int32_t)a->m); /* the last rows are under way in other lanes */
-    int64_t total = (a->n + WIDTH - 1) / WIDTH, block = (total + 8 * lane->count - 1) / (8 * lane->count);
+    int64_t total = ((a->gate ? a->n / 2 : a->n) + WIDTH - 1) / WIDTH, block = (total + 8 * lane->count - 1) / (8 * lane->count);
     int64_t across = (total + block - 1) / block, down = (a->m + PACKED_ROWS - 1) / PACKED_ROWS;
     for (; item < first + across * down; item = lane_claim(lane)) {
         int64_t m = (item - first) / across * PACKED_ROWS, panel = (item - first) % across * block, rows = least(PACKED_ROWS, a->m - m);
-        for (int64_t end = least(total, panel + block); panel < end; panel++) {
-            if (a->packing == BITS8)
-                packed_block(a, BITS8, x, panel, m, rows);
-            else if (a->packing == BITS4)
-                packed_block(a, BITS4, x, panel, m, rows);
-            else
-                packed_block(a, BITS4_OFFSET, x, panel, m, rows);
-        }
+        for (int64_t end = least(total, panel + block); panel < end; panel++)
+            packed_block(a, x, panel, m, rows);
     }
 }

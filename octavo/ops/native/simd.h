@@ -27,6 +27,7 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+typedef int8_t vb __attribute__((vector_size(LANES)));
 typedef float v4 __attribute__((vector_size(16)));
 
 enum dtype { F32, BF16, F16 }; /* the numbers are known to binding.py */
@@ -168,6 +169,16 @@ INLINE void store(void *p, long i, int dtype, vf x) {
 #endif
     }
     memcpy((uint16_t *)p + i, &bits, sizeof bits);
+}
+
+/* LANES whole numbers that fit a byte each. */
+INLINE void store_bytes(int8_t *to, vi x) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+    vb bytes = __builtin_convertvector(x, vb);
+    memcpy(to, &bytes, sizeof bytes);
+#endif
 }
 
 /* The first `count` < LANES values at index i, zeros after them: nothing past the end is touched. Not in a hot loop, so one copy will do. */

@@ -7,7 +7,7 @@ import struct
 import torch
 
 from octavo.ops.embedding import embedding
-from octavo.ops.linear import added
+from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
 from octavo.ops.packed_linear import Packed
 from octavo.ops.rope_and_write import rope_and_write
@@ -20,8 +20,10 @@ _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
 _ROPE_AND_WRITE = struct.Struct("8P15qd")
 _ARGMAX = struct.Struct("2P3q")
-_PACKED = struct.Struct("5P9q")
+_PACKED = struct.Struct("7P11q2d")
 _DRAW = struct.Struct("8P3q")
+
+_ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}  # `enum activation` in packed.c
 
 
 def _pointer(tensor: torch.Tensor | None) -> int:
@@ -33,11 +35,17 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def _row_step(residual: torch.Tensor | None) -> int:
+    """Elements from row to row; one row alone is added to all."""
+    return 0 if residual is None or residual.shape[0] == 1 else residual.stride(0)
+
+
 class Twins:
     """Operations bound to a team of threads. Types are float32, bfloat16 and float16; parameters of norms and tables are float32."""
 
     def __init__(self, native: Native) -> None:
         self.native = native
+        self.gates = {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}
 
     def embedding(self, tokens: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
         if weight.dim() == 2:
@@ -92,24 +100,32 @@ class Twins:
         """Outputs of each expert's weight, as `pack_grouped` laid them out."""
         return weight.shape[1] * PANEL if weight.dim() == 5 else weight.shape[1]
 
-    def packed_product(
-        self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+    def packed_linear(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        bias: torch.Tensor | None = None,
+        norm: Norm | None = None,
+        gate: str | None = None,
+        residual: torch.Tensor | None = None,
+        scale: float = 1.0,
     ) -> torch.Tensor:
-        """As `product`, with a packed weight."""
-        if residual is not None and residual.shape[0] == 1 and scale == 1.0 and bias is None:
-            return self.packed_linear(x, weight, residual[0])
-        return added(self.packed_linear(x, weight, bias), residual, scale)
-
-    def packed_linear(self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None) -> torch.Tensor:
-        codes, scales, out_features = weight
+        """The whole operation at once, but for a gate whose halves are not whole panels."""
+        codes, scales, n = weight
+        if gate is not None and n % (2 * PANEL):
+            return added(self.gates[gate](self.packed_linear(x, weight, bias, norm)), residual, scale)
         x = _rows(x)
+        residual = None if residual is None else _rows(residual.to(x.dtype))
         m, k = x.shape
-        out = torch.empty((m, out_features), dtype=x.dtype)
+        width = n if gate is None else n // 2
+        out = torch.empty((m, width), dtype=x.dtype)
         packing = 2 if codes.shape[2] == 8 else scales.shape[2] - 1  # `enum packing` in packed.c
         args = _PACKED.pack(
-            x.data_ptr(), codes.data_ptr(), scales.data_ptr(), _pointer(bias), out.data_ptr(),
-            m, out_features, k, x.stride(0), out_features, packing,
+            x.data_ptr(), codes.data_ptr(), scales.data_ptr(), _pointer(bias), 0 if norm is None else norm[0].data_ptr(),
+            _pointer(residual), out.data_ptr(),
+            m, n, k, x.stride(0), _row_step(residual), width, packing, _ACTIVATIONS[gate],
             DTYPES[x.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
+            0.0 if norm is None else norm[1], scale,
         )  # fmt: skip
         self.native.run(Op.PACKED, args)
         return out

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import Packed, pack, packed_linear, round_groups, unpack
+from octavo.ops.packed_linear import LARGEST, Packed, pack, packed_linear, round_groups, unpack
 
 KINDS = [(4, False), (4, True), (8, False)]
 
@@ -46,8 +46,44 @@ def test_products(twins: Twins, n: int, k: int, dtype: torch.dtype, bits: int, w
         same_rounding = packed_linear(round_groups(x.float()), weight, bias)
         assert ((got.double() - same_rounding.double()).abs() <= rounding).all()
         exact = wide @ plain.double().T + added
-        half_steps = wide.unflatten(1, (-1, 32)).abs().amax(-1).repeat_interleave(32, dim=1) / (2 * 127 * 128)
+        half_steps = wide.unflatten(1, (-1, 32)).abs().amax(-1).repeat_interleave(32, dim=1) / (2 * 127 - 1)
         assert ((got.double() - exact).abs() <= half_steps @ plain.double().abs().T + rounding).all()
+
+
+def test_what_happens_around_a_product_happens_with_it(twins: Twins) -> None:
+    for n, k, gate in ((64, 96, "silu"), (64, 96, "gelu_tanh"), (40, 64, "silu"), (50, 96, None)):
+        weight = weights(n, k, 4, True)[0]
+        for m in (1, 3, 70):
+            x, norm, width = torch.randn(m, k), (torch.rand(k), 1e-5), n if gate is None else n // 2
+            for residual in (None, torch.randn(1, width), torch.randn(m, width + 8)[:, :width]):
+                bias = None if m == 3 else torch.randn(n)
+                got = twins.packed_linear(x, weight, bias, norm, gate, residual, 0.5)
+                expected = packed_linear(round_groups(twins.rms_norm(x, *norm)), weight, bias, None, gate, residual, 0.5)
+                torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_groups_that_stand_out_are_held_more_exactly(twins: Twins) -> None:
+    torch.manual_seed(1)
+    weight, plain, _ = weights(64, 32 * 18, 4, True)
+    x = torch.randn(5, 32 * 18)
+    x[:, 64:96] *= 100
+    exact = x.double() @ plain.double().T
+    error = (twins.packed_linear(x, weight, None) - exact).abs().mean()
+    coarse = x.unflatten(1, (-1, 32))
+    step = coarse.abs().amax(-1, keepdim=True) / (LARGEST / 128)
+    in_bytes = ((coarse / step).round() * step).flatten(1).double() @ plain.double().T
+    assert error < (in_bytes - exact).abs().mean() / 10
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("m", [1, 3])
+def test_what_is_no_number_stays_none(twins: Twins, bad: float, m: int) -> None:
+    weight, _, _ = weights(20, 64, 8, False)
+    x = torch.zeros(m, 64)
+    x[-1, 33] = bad
+    got = twins.packed_linear(x, weight, None)
+    assert not got[-1].isfinite().any()
+    assert got[:-1].isfinite().all()
 
 
 def test_rows_of_zeros_and_tiny_numbers(twins: Twins) -> None:
