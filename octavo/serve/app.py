@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.serve.calls import Running, answer_to, send_json
@@ -22,6 +22,7 @@ from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.endpoints import ENDPOINTS
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
+from octavo.serve.openapi import description_routes
 from octavo.serve.routes import plain_routes
 
 MAX_BODY_BYTES = 8 << 20
@@ -38,12 +39,12 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         allow_headers=config.allowed_headers,
         allow_credentials=config.allow_credentials,
     )
+    routes: list[BaseRoute] = [
+        *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
+        *plain_routes(front),
+    ]
     app = Starlette(
-        routes=[
-            *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
-            *plain_routes(front),
-            *dashboard_routes(front),
-        ],
+        routes=[*routes, *description_routes(routes), *dashboard_routes(front)],
         middleware=[
             cors,
             Middleware(ErrorBoundary),
@@ -102,7 +103,7 @@ class KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._keys:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            by_person = is_dashboard(path)
+            by_person = is_for_persons(path)
             if path not in OPEN_PATHS and not self._valid(shown_key(Headers(scope=scope), by_person)):
                 message = "A valid API key is needed: Authorization: Bearer KEY."
                 raise ApiError(401, message, code="invalid_api_key", challenge=BY_PERSON if by_person else "Bearer")
@@ -114,9 +115,9 @@ class KeyCheck:
         return any(matches)
 
 
-def is_dashboard(path: str) -> bool:
+def is_for_persons(path: str) -> bool:
     """Routes that only read and that a person opens in a browser, which asks for the key itself and keeps it to itself."""
-    return path == "/dashboard" or path.startswith("/dashboard/")
+    return path in ("/dashboard", "/docs", "/openapi.json") or path.startswith("/dashboard/")
 
 
 def shown_key(headers: Headers, by_person: bool) -> bytes:

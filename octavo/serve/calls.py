@@ -56,24 +56,24 @@ class Running:
 
     def __init__(self, front: Front, endpoint: Endpoint) -> None:
         self._front = front
-        self._endpoint = endpoint
+        self.endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._run(scope, receive, send)
         except Exception as error:
             answer = answer_to(error)
-            await send_json(send, answer.status, self._endpoint.error(answer), answer.headers)
+            await send_json(send, answer.status, self.endpoint.error(answer), answer.headers)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = convert(parse_json(await read_body(receive)), self._endpoint.body)
-        prefix = self._endpoint.prefix
+        body = convert(parse_json(await read_body(receive)), self.endpoint.body)
+        prefix = self.endpoint.prefix
         asked = getattr(body, "request_id", None) or Headers(scope=scope).get("x-request-id")
         label = asked if asked and asked.isascii() and asked.isprintable() else uuid.uuid4().hex
         label = f"{prefix}-{label[:MAX_LABEL_CHARACTERS]}"
         headers = {"X-Request-Id": label.removeprefix(f"{prefix}-")} if self._front.config.enable_request_id_headers else {}
         async with cancelled_when_gone(receive):
-            call = await self._endpoint.make(self._front, body, label)
+            call = await self.endpoint.make(self._front, body, label)
             if getattr(body, "stream", None):
                 await send_events(send, call, headers)
             else:

@@ -21,22 +21,19 @@ STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 ERROR_TYPES = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 
 
-class TextBlock(msgspec.Struct):
+class TextBlock(msgspec.Struct, tag="text"):
     text: str = ""
-    type: str = "text"
 
 
-class ThinkingBlock(msgspec.Struct):
+class ThinkingBlock(msgspec.Struct, tag="thinking"):
     thinking: str = ""
     signature: str = ""
-    type: str = "thinking"
 
 
-class ToolUseBlock(msgspec.Struct):
+class ToolUseBlock(msgspec.Struct, tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    type: str = "tool_use"
 
 
 class MessageUsage(msgspec.Struct):

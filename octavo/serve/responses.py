@@ -32,29 +32,26 @@ class ReasoningText(msgspec.Struct):
     type: str = "reasoning_text"
 
 
-class MessageItem(msgspec.Struct):
+class MessageItem(msgspec.Struct, tag="message"):
     id: str
     content: list[OutputText] = msgspec.field(default_factory=list[OutputText])
     role: str = "assistant"
     status: Status = "in_progress"
-    type: str = "message"
 
 
-class ReasoningItem(msgspec.Struct):
+class ReasoningItem(msgspec.Struct, tag="reasoning"):
     id: str
     content: list[ReasoningText] = msgspec.field(default_factory=list[ReasoningText])
     summary: list[Any] = msgspec.field(default_factory=list[Any])
     status: Status = "in_progress"
-    type: str = "reasoning"
 
 
-class FunctionCallItem(msgspec.Struct):
+class FunctionCallItem(msgspec.Struct, tag="function_call"):
     id: str
     call_id: str
     name: str
     arguments: str = ""
     status: Status = "in_progress"
-    type: str = "function_call"
 
 
 Item = MessageItem | ReasoningItem | FunctionCallItem

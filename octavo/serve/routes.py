@@ -28,6 +28,7 @@ def plain_routes(front: Front) -> list[Route]:
         async def endpoint(request: Request) -> Response:
             return await answer(front, request)
 
+        endpoint.__doc__ = answer.__doc__
         return Route(path, endpoint, methods=list(methods or ("GET",)))
 
     return [
@@ -63,10 +64,12 @@ def _card(front: Front, name: str) -> dict[str, Any]:
 
 
 async def models(front: Front, request: Request) -> Response:
+    """Names of the model."""
     return reply({"object": "list", "data": [_card(front, name) for name in front.model.names]})
 
 
 async def model(front: Front, request: Request) -> Response:
+    """One of them."""
     name = request.path_params["name"]
     if name not in front.model.names:
         raise unknown_model(name, "`, `".join(front.model.names))
@@ -74,6 +77,7 @@ async def model(front: Front, request: Request) -> Response:
 
 
 async def tokenize(front: Front, request: Request) -> Response:
+    """Token ids of a text or of messages."""
     value = parse_json(await request.body())
     if "messages" in value:
         body = convert(value, TokenizeChatBody)
@@ -106,6 +110,7 @@ async def count_tokens(front: Front, request: Request) -> Response:
 
 
 async def detokenize(front: Front, request: Request) -> Response:
+    """Text of token ids."""
     body = convert(parse_json(await request.body()), DetokenizeBody)
     front.check_model(body.model)
     vocab_size = front.model.intake.vocab_size
@@ -116,17 +121,19 @@ async def detokenize(front: Front, request: Request) -> Response:
 
 
 async def reset_prefix_cache(front: Front, request: Request) -> Response:
-    """False: blocks were in use, so nothing was forgotten."""
+    """Forget cached prefixes. False: blocks were in use, so nothing was forgotten."""
     return reply({"reset": await front.engine.reset_prefix_cache()})
 
 
 async def health(front: Front, request: Request) -> Response:
+    """Whether the engine lives."""
     if front.engine.dead is not None:
         return reply({"status": "dead", "reason": front.engine.dead}, 503)
     return reply({"status": "draining" if front.draining else "ok"})
 
 
 async def ready(front: Front, request: Request) -> Response:
+    """Whether new requests are taken."""
     try:
         front.check_room()
     except ApiError as error:
@@ -147,11 +154,13 @@ async def advice(front: Front, request: Request) -> Response:
 
 
 async def version(front: Front, request: Request) -> Response:
+    """The version of this server."""
     from octavo import __version__
 
     return reply({"version": __version__})
 
 
 async def metrics(front: Front, request: Request) -> Response:
+    """Metrics, in Prometheus' text."""
     await front.read_stats()
     return Response(front.metrics.text(), media_type=CONTENT_TYPE_LATEST)
