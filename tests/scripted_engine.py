@@ -88,6 +88,7 @@ class ScriptedEngine:
     active: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)  # aborted by name: their streams end without a word
     closed: bool = False
+    findings: list[dict[str, object]] = field(default_factory=list)  # its advice
 
     async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
         if self.dead:
@@ -203,7 +204,7 @@ class ScriptedEngine:
         return EngineStats(num_requests_running=len(self.active))
 
     async def advice(self) -> list[dict[str, object]]:
-        return [{"kind": "saturated", "evidence": "a script", "advice": "another script", "flags": ["--data-parallel-size"]}]
+        return self.findings
 
     async def reset_prefix_cache(self) -> bool:
         return not self.active

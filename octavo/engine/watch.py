@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -25,9 +25,9 @@ class Watch:
     def __init__(self, costs: LearnedCosts | None, now_s: float) -> None:
         self._costs = costs
         self._begin_s = now_s
-        self._sums: Counter[str] = Counter()  # of the stretch under way
+        self._sums: dict[str, float] = defaultdict(float)  # of the stretch under way
         self._most_kv = 0.0
-        self._past: deque[tuple[float, Counter[str], float]] = deque(maxlen=NUM_STRETCHES)  # (seconds, sums, most KV)
+        self._past: deque[tuple[float, dict[str, float], float]] = deque(maxlen=NUM_STRETCHES)  # (seconds, sums, most KV)
         self._before: Mapping[str, float] = {}
         self._told: tuple[str, ...] = ()
 
@@ -56,15 +56,17 @@ class Watch:
         if now_s - self._begin_s >= STRETCH_S:
             self._close(scheduler, now_s)
         seconds = sum(one for one, _, _ in self._past)
-        total = sum((sums for _, sums, _ in self._past), Counter[str]())
+        total: dict[str, float] = defaultdict(float)
+        for name, value in (entry for _, sums, _ in self._past for entry in sums.items()):
+            total[name] += value
         busy_s = total["busy_s"] or 1.0
         misses = {name.removeprefix(MISSES): int(count) for name, count in total.items() if name.startswith(MISSES)}
         most_kv = max((most for _, _, most in self._past), default=0.0)
+        preemptions, queries, hits = (int(total[name]) for name in COUNTED)
         return Window(
-            seconds, float(total["busy_s"]), total["num_steps"], float(total["predicted_s"]), total["full_steps"],
-            float(total["kv_full_s"]), float(total["rows_full_s"]), float(total["waiting_s"]), most_kv,
-            total["waiting"] / busy_s, total["running"] / busy_s,
-            *(int(total[name]) for name in COUNTED), misses,
+            seconds, total["busy_s"], int(total["num_steps"]), total["predicted_s"], int(total["full_steps"]), total["kv_full_s"],
+            total["rows_full_s"], total["waiting_s"], most_kv, total["waiting"] / busy_s, total["running"] / busy_s,
+            preemptions, queries, hits, misses,
         )  # fmt: skip
 
     def findings(self, scheduler: Scheduler, now_s: float) -> list[dict[str, Any]]:
@@ -78,7 +80,7 @@ class Watch:
             self._sums[name] += int(value - self._before.get(name, 0))
         self._before = counted
         self._past.append((now_s - self._begin_s, self._sums, self._most_kv))
-        self._sums, self._most_kv, self._begin_s = Counter(), scheduler.cache.usage, now_s
+        self._sums, self._most_kv, self._begin_s = defaultdict(float), scheduler.cache.usage, now_s
 
     def _tell(self, scheduler: Scheduler) -> None:
         """In the log, when something else than before is found."""

@@ -93,6 +93,7 @@ function show() {
     span,
   );
   tiles(generated, prompt, latencies, hits);
+  advise(readings.advice);
 }
 
 function tiles(generated, prompt, latencies, hits) {
@@ -127,6 +128,16 @@ function state() {
   document.title = `${about.model} · Octavo`;
   const facts = [`up ${uptime(Math.max(0, readings.end - about.started_s))}`, `context ${number(about.max_model_len)}`, `version ${about.version}`];
   get("facts").textContent = readings.reason && !stale ? readings.reason : facts.join(" · ");
+}
+
+function advise(findings) {
+  const lines = findings.map(({ kind, evidence, advice }) => {
+    const line = document.createElement("li");
+    line.append(Object.assign(document.createElement("strong"), { textContent: kind }), `: ${evidence}. ${advice}`);
+    return line;
+  });
+  get("advice").querySelector("ul").replaceChildren(...lines);
+  get("advice").hidden = !lines.length;
 }
 
 function uptime(seconds) {

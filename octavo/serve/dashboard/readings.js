@@ -9,6 +9,7 @@ export class Readings {
     this.about = null; // model, names, bounds, startup
     this.state = "connecting";
     this.reason = "";
+    this.advice = []; // what holds the engine back
   }
 
   /** Ask for what is new. `url` has no credentials in it; the browser adds those that it was given. */
@@ -28,6 +29,7 @@ export class Readings {
     }
     this.state = told.state;
     this.reason = told.reason;
+    this.advice = told.advice;
     if (restarted || (last && !told.samples.length && this.age() > 10)) {
       this.samples = []; // another server, or one that had stopped reading: ask for everything
       return;

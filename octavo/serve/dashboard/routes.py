@@ -55,7 +55,9 @@ def dashboard_routes(front: Front) -> list[Route]:
             raise ApiError(400, f"since = {text[:50]!r} is not possible: the number of a reading is needed, or 0 for all.", param="since")
         samples = await history.since(int(text))
         about = _about(front, history) if int(text) == 0 else {}
-        return Response(msgspec.json.encode({**_state(front), **about, "samples": samples}), media_type="application/json", headers=HEADERS)
+        advice = [] if front.engine.dead is not None else await front.engine.advice()
+        content = {**_state(front), **about, "advice": advice, "samples": samples}
+        return Response(msgspec.json.encode(content), media_type="application/json", headers=HEADERS)
 
     return [route("/dashboard", page), route("/dashboard/data", data), route("/dashboard/{name}", asset)]
 

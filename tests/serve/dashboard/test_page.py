@@ -73,6 +73,10 @@ def test_a_key_is_asked_for_once_and_then_all_is_drawn(chromium: Browser, server
     chromium.wait_for("document.querySelectorAll('#events .mark').length > 0")
     assert chromium.num_asked == asked, "it is asked for once, not for every reading"
     assert set(FIGURES) == set(chromium.value(VISIBLE)), "no advice is shown where there is none"
+    server.engine.findings = [{"kind": "saturated", "evidence": "9 wait", "advice": "add one", "flags": []}]
+    chromium.wait_for("document.querySelector('#advice:not([hidden])')?.textContent.endsWith('saturated: 9 wait. add one')")
+    server.engine.findings = []
+    chromium.wait_for("document.querySelector('#advice').hidden")
     assert chromium.value("document.querySelector('#model').textContent") == "tiny"
     assert chromium.value("document.querySelector('#state').textContent") == "ready"
     assert [one for one in chromium.complaints if "favicon" not in one] == [], "a refusal is no page, and has no icon"
