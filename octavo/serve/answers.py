@@ -142,6 +142,8 @@ class Call:
         return Usage(prompt, self.num_output_tokens, prompt + self.num_output_tokens, details)
 
     def _facts(self) -> OctavoFacts:
+        if not self.body.return_cache_miss:
+            return OctavoFacts(self.num_cached_tokens)
         return OctavoFacts(self.num_cached_tokens, self.cache_miss, cache_advice(self.cache_miss) or msgspec.UNSET)
 
 

@@ -32,6 +32,10 @@ def check_supported(body: SamplingBody) -> None:
         raise ApiError(400, "`stream_options` is only allowed when `stream` is true.", param="stream_options")
     if body.cache_salt == "":
         raise ApiError(400, "`cache_salt` must be a text of at least one character.", param="cache_salt")
+    if body.return_cache_miss and body.cache_salt is None:
+        # Without a salt prefixes are shared with everybody, and where one misses would tell what others have sent.
+        message = "`return_cache_miss` needs a `cache_salt`: it tells of prefixes under the caller's own salt."
+        raise ApiError(400, message, param="cache_salt")
 
 
 def sampling_params(body: SamplingBody, intake: Intake) -> SamplingParams:

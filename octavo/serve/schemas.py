@@ -55,6 +55,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    return_cache_miss: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     add_special_tokens: bool | None = None
@@ -148,7 +149,7 @@ class OctavoFacts(msgspec.Struct):
     """What only this server tells: how much of the prompt was cached, and why not more."""
 
     num_cached_tokens: int
-    cache_miss: str | None = None
+    cache_miss: str | msgspec.UnsetType | None = msgspec.UNSET  # only told under a salt of the caller's own
     advice: str | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -352,14 +352,28 @@ async def test_what_the_cache_gave() -> None:
     async with client(Script(num_cached_tokens=2, cache_miss="new: nothing is cached from token 2 on")) as api:
         answer = (await api.post(COMPLETIONS, {"prompt": "abc"})).json()
         assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-        assert answer["octavo"] == {"num_cached_tokens": 2, "cache_miss": "new: nothing is cached from token 2 on"}
+        assert answer["octavo"] == {"num_cached_tokens": 2}
+
+
+@pytest.mark.parametrize(("path", "own"), [(COMPLETIONS, {"prompt": "abc"}), (CHAT, {"messages": HELLO})])
+async def test_where_a_prefix_missed_is_told_when_asked_for_and_under_a_salt_only(path: str, own: dict[str, Any]) -> None:
+    """Feature M6. Under no salt, or where nobody asked, no word of it is in any answer."""
+    miss = "new: nothing is cached from token 2 on"
+    async with client(Script(cache_miss=miss)) as api:
+        for more in ({}, {"cache_salt": "own"}, {"return_cache_miss": False, "cache_salt": "own"}):
+            for stream in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+                assert "cache_miss" not in (await api.post(path, {**own, **more, **stream})).text
+        await refused(api, path, {**own, "return_cache_miss": True}, "cache_salt")
+        asked = {**own, "return_cache_miss": True, "cache_salt": "own"}
+        assert (await api.post(path, asked)).json()["octavo"]["cache_miss"] == miss
+        assert (await api.events(path, {**asked, "stream_options": {"include_usage": True}}))[-1]["octavo"]["cache_miss"] == miss
 
 
 async def test_a_miss_that_can_be_avoided_comes_with_advice(caplog: pytest.LogCaptureFixture) -> None:
     """Feature M6: in the answer, and in the log where requests are logged."""
     caplog.set_level("INFO", "octavo.serve")
     async with client(Script(cache_miss="short: 3 shared tokens are under one block"), enable_log_requests=True) as api:
-        answer = (await api.post(COMPLETIONS, {"prompt": "abc"})).json()
+        answer = (await api.post(COMPLETIONS, {"prompt": "abc", "return_cache_miss": True, "cache_salt": "own"})).json()
         assert "--block-size" in answer["octavo"]["advice"]
         assert any("prefix cache: short: 3 shared" in line and "--block-size" in line for line in caplog.messages)
 
