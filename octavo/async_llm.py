@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
@@ -15,9 +15,10 @@ from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
-from octavo.text.state import Output, State
-from octavo.types import FinishReason, RequestOutput, SamplingParams
+from octavo.text.state import State
+from octavo.types import FinishReason, RequestOutput, SamplingParams, SequenceOutput
 
+T = TypeVar("T")
 BUILD = "octavo.engine.build:build_engine"
 SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a request's reason is its continuations' most severe one
 
@@ -25,45 +26,145 @@ SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a re
 class Observer(Protocol):
     """Is told what becomes of a request. Every one that has started ends once."""
 
-    def started(self, state: State[Any]) -> None: ...
+    def started(self, following: Following[Any]) -> None: ...
 
-    def progressed(self, state: State[Any], num_tokens: int) -> None:
-        """That many tokens are new."""
+    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
+        """That many tokens of a continuation are new."""
         ...
 
     def ended(self, state: State[Any], reason: FinishReason) -> None: ...
 
 
-async def follow(engine: AsyncEngine, state: State[Output], observer: Observer) -> AsyncGenerator[Output]:
-    """What the caller is to be told of a request, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
-    request = state.request
-    stream = engine.stream(request)
-    reason = FinishReason.ABORT
-    observer.started(state)
+class Following(Generic[T]):
+    """A request under way: the engine's news come in by calls, and so goes out what the caller is to be told.
+
+    `tell` gets each output; then `ended` is called once, with what went wrong, if anything; an error that `tell` raises is such a thing.
+    A caller that leaves before hears nothing more. One that gives `tell_text` gets there, as continuation and text, the news that is one
+    token's text and nothing else: that is most of a stream, and need not be dressed as an output.
+    """
+
+    __slots__ = ("_ended", "_engine", "_observer", "_open", "_tell", "_tell_text", "state")
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        state: State[T],
+        observer: Observer,
+        tell: Callable[[T], None],
+        ended: Callable[[Exception | None], None],
+        tell_text: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self.state = state
+        self._tell_text = tell_text
+        self._engine = engine
+        self._observer = observer
+        self._tell = tell
+        self._ended = ended
+        self._open = False
+
+    def start(self) -> None:
+        """Raises `EngineDead`."""
+        self._open = True
+        self._observer.started(self)
+        try:
+            self._engine.add(self.state.request, self)
+        except BaseException:
+            self._close(FinishReason.ERROR)
+            raise
+
+    def take(self, news: SequenceOutput) -> None:
+        try:
+            if self._tell_text is None or (text := self.state.short_text(news)) is None:
+                self._take(news)
+            else:
+                self._observer.progressed(self.state, news.index, 1)
+                self._tell_text(news.index, text)
+        except Exception as error:
+            self.leave(FinishReason.ERROR)
+            self._ended(error)
+
+    def _take(self, news: SequenceOutput) -> None:
+        state = self.state
+        told = state.num_output_tokens
+        output, stopped = state.feed((news,))
+        for index, num_tokens in stopped:
+            self._engine.finish(state.request.id, index, FinishReason.STOP, num_tokens)
+        if state.num_output_tokens > told:
+            self._observer.progressed(state, news.index, state.num_output_tokens - told)
+        if state.finished:
+            self._close(_reason(state))
+        if output is not None:
+            self._tell(output)
+        if state.finished:
+            self._ended(None)
+
+    def lost(self, reason: str) -> None:
+        self._close(FinishReason.ERROR)
+        self._ended(EngineDead(reason))
+
+    def leave(self, reason: FinishReason = FinishReason.ABORT) -> None:
+        """Nobody wants it any more. Does nothing when it has ended."""
+        if self._open:
+            self._engine.abort(self.state.request.id)
+            self._close(reason)
+
+    def abort(self) -> None:
+        """End it and tell the caller so, by the finish reason `abort`."""
+        if self._open:
+            self.leave()
+            output = self.state.abort()
+            assert output is not None, "it was open"
+            try:
+                self._tell(output)
+            except Exception as error:
+                self._ended(error)
+            else:
+                self._ended(None)
+
+    def _close(self, reason: FinishReason) -> None:
+        self._open = False
+        self._observer.ended(self.state, reason)
+
+
+class Told(Generic[T]):
+    """Outputs that their reader has not taken yet."""
+
+    def __init__(self) -> None:
+        self._outputs: list[T] = []
+        self._error: Exception | None = None
+        self._over = False
+        self._changed = asyncio.Event()
+
+    def put(self, output: T) -> None:
+        self._outputs.append(output)
+        self._changed.set()
+
+    def end(self, error: Exception | None) -> None:
+        self._over, self._error = True, error
+        self._changed.set()
+
+    async def take(self) -> list[T]:
+        """All outputs since the last call, as soon as there is one; none when there will be none. Raises what `end` was given."""
+        if not self._outputs and not self._over:
+            self._changed.clear()
+            await self._changed.wait()
+        outputs, self._outputs = self._outputs, []
+        if not outputs and self._error is not None:
+            raise self._error
+        return outputs
+
+
+async def follow(engine: AsyncEngine, state: State[T], observer: Observer) -> AsyncGenerator[T]:
+    """What the caller is to be told of a request, as an iterator. Closing it aborts the request. Raises `EngineDead`."""
+    told: Told[T] = Told()
+    following = Following(engine, state, observer, told.put, told.end)
+    following.start()
     try:
-        async for news in stream:
-            told = state.num_output_tokens
-            output, stopped = state.feed(news)
-            for index, num_tokens in stopped:
-                engine.finish(request.id, index, FinishReason.STOP, num_tokens)
-            if state.num_output_tokens > told:
-                observer.progressed(state, state.num_output_tokens - told)
-            if state.finished:
-                reason = _reason(state)
-            if output is not None:
+        while outputs := await told.take():
+            for output in outputs:
                 yield output
-            if state.finished:
-                return
-        if (output := state.abort()) is not None:  # the engine was told to abort it
-            yield output
-    except EngineDead:
-        reason = FinishReason.ERROR
-        raise
     finally:
-        close = getattr(stream, "aclose", None)  # engines write their streams as generators
-        if close is not None:
-            await close()
-        observer.ended(state, reason)
+        following.leave()
 
 
 def _reason(state: State[Any]) -> FinishReason:
@@ -82,17 +183,21 @@ def intake_of(config: EngineConfig, checkpoint: Checkpoint, info: dict[str, Any]
     )
 
 
-class Unobserved:
-    """An observer that does not care."""
+class Named:
+    """Keeps requests under the caller's name for them while they run."""
 
-    def started(self, state: State[Any]) -> None:
-        pass
+    def __init__(self, name: str, running: dict[str, tuple[str, Following[Any]]]) -> None:
+        self._name = name
+        self._running = running  # by the engine's id
 
-    def progressed(self, state: State[Any], num_tokens: int) -> None:
+    def started(self, following: Following[Any]) -> None:
+        self._running[following.state.request.id] = (self._name, following)
+
+    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
         pass
 
     def ended(self, state: State[Any], reason: FinishReason) -> None:
-        pass
+        del self._running[state.request.id]
 
 
 class AsyncLLM:
@@ -102,7 +207,7 @@ class AsyncLLM:
         self.engine = engine
         self.intake = intake
         self._serial = itertools.count()
-        self._running: dict[str, str] = {}  # the engine's id -> the caller's
+        self._running: dict[str, tuple[str, Following[Any]]] = {}
 
     @classmethod
     async def start(cls, model: str = DEFAULT_MODEL, **flags: Any) -> Self:
@@ -133,19 +238,15 @@ class AsyncLLM:
             cache_salt=cache_salt,
         )
         state = RequestState(request, prompt if isinstance(prompt, str) else None, self.intake.tokenizer)
-        self._running[request.id] = request_id
-        try:
-            async with aclosing(follow(self.engine, state, Unobserved())) as outputs:
-                async for output in outputs:
-                    output.request_id = request_id
-                    yield output
-        finally:
-            del self._running[request.id]
+        async with aclosing(follow(self.engine, state, Named(request_id, self._running))) as outputs:
+            async for output in outputs:
+                output.request_id = request_id
+                yield output
 
     async def abort(self, request_id: str) -> None:
         """End the requests with this label; their streams end with the finish reason `abort`."""
-        for engine_id in [engine_id for engine_id, label in self._running.items() if label == request_id]:
-            self.engine.abort(engine_id)
+        for following in [following for name, following in self._running.values() if name == request_id]:
+            following.abort()
 
     async def reset_prefix_cache(self) -> bool:
         return await self.engine.reset_prefix_cache()

@@ -12,7 +12,8 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.engine.client import EngineDead, EngineStats
+from octavo.engine.client import EngineDead, EngineStats, Reader
+from octavo.text.tokenizer import whole_text
 from octavo.types import FinishReason, Request, SequenceOutput, TokenLogprobs
 
 BOS, EOS, END_OF_TURN = 256, 257, 258
@@ -61,6 +62,9 @@ class PieceTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces.get(token_id, b"")
 
+    def token_text(self, token_id: int) -> str | None:
+        return whole_text(self.token_bytes(token_id))
+
 
 @dataclass
 class Script:
@@ -86,31 +90,49 @@ class ScriptedEngine:
     aborted: list[str] = field(default_factory=list)
     finished: list[tuple[str, int, FinishReason, int]] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
-    dropped: set[str] = field(default_factory=set)  # aborted by name: their streams end without a word
     closed: bool = False
     findings: list[dict[str, object]] = field(default_factory=list)  # its advice
+    _open: dict[str, set[int]] = field(default_factory=dict)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
+    def add(self, request: Request, reader: Reader) -> None:
         if self.dead:
             raise EngineDead(self.dead)
         assert request.id not in self.active, "ids must be unique"
         self.requests.append(request)
         self.active.add(request.id)
-        num_open = request.params.n
+        self._open[request.id] = set(range(request.params.n))
+        self._tasks[request.id] = asyncio.create_task(self._tell(request, reader))
+
+    async def _tell(self, request: Request, reader: Reader) -> None:
+        left = self._open[request.id]
         try:
             async for news in self._run(request):
-                num_open -= sum(one.finish_reason is not None for one in news)
-                yield news
-        finally:
-            self.active.discard(request.id)
-            if num_open > sum(ended[0] == request.id for ended in self.finished):
-                self.aborted.append(request.id)
+                for one in news:
+                    if one.index in left:
+                        if one.finish_reason is not None:
+                            self._ended(request.id, one.index)
+                        reader.take(one)
+                if not left:
+                    return
+        except EngineDead as error:
+            reader.lost(str(error))
+
+    async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
+        """The news alone, for tests of the text."""
+        async for news in self._run(request):
+            yield news
+
+    def _ended(self, request_id: str, index: int) -> None:
+        self._open[request_id].discard(index)
+        if not self._open[request_id]:
+            self.active.discard(request_id)
 
     async def _run(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
         scripts = [self.script(request, i) if callable(self.script) else self.script for i in range(request.params.n)]
         await asyncio.sleep(scripts[0].prefill_s)
         speakers = [self._speak(request, index, script) for index, script in enumerate(scripts)]
-        while speakers and request.id not in self.dropped:
+        while speakers:
             news: list[SequenceOutput] = []
             for speaker in list(speakers):
                 ended_by_front = [(r, i) for r, i, _, _ in self.finished if r == request.id]
@@ -196,9 +218,17 @@ class ScriptedEngine:
 
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
         self.finished.append((request_id, index, reason, num_tokens))
+        if request_id in self._open:
+            self._ended(request_id, index)
 
     def abort(self, request_id: str) -> None:
-        self.dropped.add(request_id)
+        if not self._open.pop(request_id):
+            return
+        self.active.discard(request_id)
+        self.aborted.append(request_id)
+        task = self._tasks.pop(request_id)
+        if task is not asyncio.current_task():
+            task.cancel()
 
     async def stats(self) -> EngineStats:
         return EngineStats(num_requests_running=len(self.active))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,19 +32,33 @@ class EngineStats:
     histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])  # (upper bound, count)
 
 
+class Reader(Protocol):
+    """Takes the news of one request, by calls from the event loop. No call raises, since others' news wait behind it."""
+
+    def take(self, news: SequenceOutput) -> None: ...
+
+    def lost(self, reason: str) -> None:
+        """The engine has ended; nothing more comes."""
+        ...
+
+
 class AsyncEngine(Protocol):
     """An engine seen from an event loop. Ids are the front's and unique for its life."""
 
-    def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
-        """Start the request and give its news until every continuation has finished. Closing the iterator early aborts the request.
-        Raises `EngineDead` when the engine ends."""
+    def add(self, request: Request, reader: Reader) -> None:
+        """Start the request. Its news goes to the reader until every continuation has ended, or until it is aborted.
+
+        By calls rather than by an iterator: a task that wakes for every token costs more than the token's text. Raises `EngineDead`.
+        """
         ...
 
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
         """The front ended a continuation itself after its first `num_tokens` tokens (a stop string); no news of it follow."""
         ...
 
-    def abort(self, request_id: str) -> None: ...
+    def abort(self, request_id: str) -> None:
+        """Nobody wants the request any more; no news of it follow."""
+        ...
 
     async def stats(self) -> EngineStats: ...
 

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -16,7 +16,7 @@ import zmq
 import zmq.asyncio
 
 from octavo.engine.channel import decode_reply, encode_command
-from octavo.engine.client import EngineDead, EngineStats
+from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.process import spawn
 from octavo.types import FinishReason, Request, SequenceOutput
@@ -24,43 +24,21 @@ from octavo.types import FinishReason, Request, SequenceOutput
 _STATS = frozenset(item.name for item in fields(EngineStats))
 
 
-class Stream:
-    """News of one request that its reader has not taken yet. Unbounded, but a sequence's news is bounded by its tokens."""
+class Listener:
+    """Who reads the news of a request, and the continuations of which some can come."""
 
-    __slots__ = ("_news", "_waiter", "open")
+    __slots__ = ("open", "reader")
 
-    def __init__(self, num_continuations: int) -> None:
-        self._news: list[SequenceOutput] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self.open = set(range(num_continuations))  # continuations of which news can come
+    def __init__(self, reader: Reader, num_continuations: int) -> None:
+        self.reader = reader
+        self.open = set(range(num_continuations))
 
-    @property
-    def over(self) -> bool:
-        """Whether the reader has taken all there is and nothing more comes."""
-        return not self.open and not self._news
-
-    def put(self, output: SequenceOutput) -> None:
+    def take(self, output: SequenceOutput) -> None:
         if output.index not in self.open:
             return  # it was under way when the front ended the continuation
-        self._news.append(output)
         if output.finish_reason is not None:
             self.open.discard(output.index)
-        self.wake()
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self) -> list[SequenceOutput]:
-        """All news since the last call, as soon as there is some; empty when woken for another reason."""
-        if not self._news:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        news, self._news = self._news, []
-        return news
+        self.reader.take(output)
 
 
 class RemoteEngine:
@@ -74,7 +52,7 @@ class RemoteEngine:
         self._child = spawn("octavo.engine.server:run_engine", address, build, args)
         self._dead: str | None = None
         self._gone = asyncio.Event()
-        self._streams: dict[str, Stream] = {}
+        self._listeners: dict[str, Listener] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._context = zmq.asyncio.Context()
@@ -108,36 +86,23 @@ class RemoteEngine:
     def pid(self) -> int:
         return self._child.process.pid
 
-    async def stream(self, request: Request) -> AsyncIterator[list[SequenceOutput]]:
+    def add(self, request: Request, reader: Reader) -> None:
         self._check_alive()
-        assert request.id not in self._streams, "ids are the front's and unique"
-        stream = self._streams[request.id] = Stream(request.params.n)
-        try:
-            self._send(Add(request))
-            while not stream.over:
-                news = await stream.wait()
-                if news:
-                    yield news
-                else:
-                    self._check_alive()
-        finally:
-            del self._streams[request.id]
-            if stream.open and self._dead is None:
-                self._send(Abort(request.id))
+        assert request.id not in self._listeners, "ids are the front's and unique"
+        self._listeners[request.id] = Listener(reader, request.params.n)
+        self._send(Add(request))
 
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.open.discard(index)
-            stream.wake()
+        listener = self._listeners.get(request_id)
+        if listener is not None:
+            listener.open.discard(index)
+            if not listener.open:
+                del self._listeners[request_id]
         if self._dead is None:
             self._send(Finish(request_id, index, reason, num_tokens))
 
     def abort(self, request_id: str) -> None:
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.open.clear()
-            stream.wake()
+        self._listeners.pop(request_id, None)
         if self._dead is None:
             self._send(Abort(request_id))
 
@@ -188,13 +153,18 @@ class RemoteEngine:
             kind, body = decode_reply(await self._socket.recv())
             if kind == "news":
                 for output in body:
-                    stream = self._streams.get(output.request_id)
-                    if stream is not None:
-                        stream.put(output)
+                    self._hand_over(output)
             else:
                 waiting = self._asked.get(body[0])
                 if waiting is not None and not waiting.done():
                     waiting.set_result(body[1])
+
+    def _hand_over(self, output: SequenceOutput) -> None:
+        listener = self._listeners.get(output.request_id)
+        if listener is not None:
+            listener.take(output)
+            if not listener.open:
+                self._listeners.pop(output.request_id, None)
 
     async def _read_status(self) -> None:
         reader = asyncio.StreamReader()
@@ -221,8 +191,9 @@ class RemoteEngine:
         self._gone.set()
         if not self._ready.done():
             self._ready.set_exception(EngineDead(reason))
-        for stream in self._streams.values():
-            stream.wake()
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.reader.lost(reason)
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_exception(EngineDead(reason))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ import msgspec
 
 from octavo.serve import sse
 from octavo.serve.errors import ApiError
-from octavo.serve.front import Front, cache_advice, merged
+from octavo.serve.front import Front, cache_advice
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
 
@@ -25,6 +24,11 @@ class Shape(Protocol):
 
     object: str
     chunk_object: str
+
+    @property
+    def plain(self) -> bool:
+        """Whether a token's text, where the engine tells nothing else, is all that a stream says of it: `news` need not be asked."""
+        ...
 
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct: ...
 
@@ -61,10 +65,12 @@ class Call:
 
     async def whole(self) -> bytes:
         outputs: dict[int, RequestOutput] = {}
-        async with aclosing(self._outputs()) as stream:
-            async for place, output in stream:
-                self._count(place, output)
-                outputs[place] = output
+
+        def tell(place: int, output: RequestOutput) -> None:
+            self._count(place, output)
+            outputs[place] = output
+
+        await self.front.tell([self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)], tell)
         choices = [
             self.shape.choice(self._index(place, one), place, outputs[place], one)
             for place in range(len(self.requests))
@@ -79,19 +85,27 @@ class Call:
             answer.prompt_token_ids = first.prompt_token_ids
         return sse.encode(answer)
 
-    async def events(self) -> AsyncGenerator[bytes]:
+    async def write_events(self, write: Callable[[bytes], None]) -> None:
         options = self.body.stream_options
         running_usage = bool(options and options.continuous_usage_stats)
         with_usage = bool(options and options.include_usage) or self.front.config.enable_force_include_usage
-        async with aclosing(self._outputs()) as stream:
-            async for place, output in stream:
-                self._count(place, output)
-                news = b"".join(chunk for one in output.outputs for chunk in self._chunks(place, output, one, running_usage))
-                if news:
-                    yield news
+
+        def tell(place: int, output: RequestOutput) -> None:
+            self._count(place, output)
+            for one in output.outputs:
+                for chunk in self._chunks(place, output, one, running_usage):
+                    write(chunk)
+
+        def tell_text(place: int, index: int, text: str) -> None:
+            self.num_output_tokens += 1
+            if text:
+                write(self._templates[place * self.requests[place].params.n + index].event(text))
+
+        states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
+        await self.front.tell(states, tell, tell_text if self.shape.plain and not running_usage else None)
         if with_usage:
-            yield sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts()))
-        yield sse.DONE
+            write(sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts())))
+        write(sse.DONE)
 
     def failure(self, error: ApiError) -> bytes:
         return sse.event(error.reply) + sse.DONE
@@ -113,9 +127,6 @@ class Call:
                 yield sse.event(self._chunk(self.shape.plain_delta(index, news), running_usage))
             else:
                 yield template.event(news)
-
-    def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput]]:
-        return merged([self.front.run(request, prompt) for request, prompt in zip(self.requests, self.prompts)])
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from starlette.datastructures import Headers
@@ -17,25 +17,37 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo.serve.errors import ApiError, as_api_error
 from octavo.serve.front import Front
 from octavo.serve.schemas import convert, parse_json
+from octavo.serve.writer import Writer
 
 log = logging.getLogger("octavo.serve")
 MAX_LABEL_CHARACTERS = 128
 
 
-class Answerable(Protocol):
+class Whole(Protocol):
     """One call of a client, checked and ready to run."""
 
     async def whole(self) -> bytes:
         """Run it; the answer's body."""
         ...
 
+    def failure(self, error: ApiError) -> bytes:
+        """How a stream that has begun tells what went wrong, and ends."""
+        ...
+
+
+class Answerable(Whole, Protocol):
+    """One whose stream is made in steps."""
+
     def events(self) -> AsyncGenerator[bytes]:
         """Run it; the answer as server-sent events, the closing one included. Only asked for where the body says `stream`."""
         ...
 
-    def failure(self, error: ApiError) -> bytes:
-        """How a stream that has begun tells what went wrong, and ends."""
-        ...
+
+@runtime_checkable
+class Direct(Whole, Protocol):
+    """One whose stream is written by calls, as the engine's news come: the cheap way, for what is told token by token."""
+
+    async def write_events(self, write: Callable[[bytes], None]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class Endpoint:
     summary: str
     body: type[msgspec.Struct]
     prefix: str  # of ids
-    make: Callable[[Front, Any, str], Awaitable[Answerable]]  # from the body and an id; raises `ApiError` and `InvalidRequest`
+    make: Callable[[Front, Any, str], Awaitable[Answerable | Direct]]  # from the body and an id; raises `ApiError` and `InvalidRequest`
     answer: type[msgspec.Struct]
     error: Callable[[ApiError], bytes] = ApiError.body  # the body of what is no answer
 
@@ -121,21 +133,23 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_events(send: Send, call: Answerable, headers: Mapping[str, str]) -> None:
+async def send_events(send: Send, call: Answerable | Direct, headers: Mapping[str, str]) -> None:
     """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
-    async with aclosing(call.events()) as events:
-        chunk = await anext(events)
-        fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        await send(_start(200, {**fixed, **headers}))
-        try:
-            while True:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                chunk = await anext(events, None)
-                if chunk is None:
-                    break
-        except Exception as error:
-            await send({"type": "http.response.body", "body": call.failure(answer_to(error)), "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+    fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    writer = Writer(send, _start(200, {**fixed, **headers}))
+    try:
+        if isinstance(call, Direct):
+            await call.write_events(writer.write)
+        else:
+            async with aclosing(call.events()) as events:
+                async for chunk in events:
+                    writer.write(chunk)
+                    await writer.sent()
+    except Exception as error:
+        if not writer.started:
+            raise
+        writer.write(call.failure(answer_to(error)))
+    await writer.close()
 
 
 def _start(status: int, headers: Mapping[str, str]) -> Message:

@@ -90,6 +90,10 @@ class ChatShape:
         self._as_ids = bool(body.return_tokens_as_token_ids or front.config.return_tokens_as_token_ids)
         self._with_ids = bool(body.return_token_ids)
 
+    @property
+    def plain(self) -> bool:
+        return self._form.plain and self._num_alternatives is None and not self._with_ids
+
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct:
         reader = self._form.reader()
         return ChatChoice(

@@ -59,12 +59,15 @@ class CompletionShape:
     def opening(self, index: int) -> msgspec.Struct | None:
         return None
 
+    @property
+    def plain(self) -> bool:
+        return not (self._with_logprobs or self._with_ids or self._with_prompt_logprobs or self._prompts[0] is not None)
+
     def plain_delta(self, index: int, text: str) -> msgspec.Struct:
         return CompletionChoice(index, text)
 
     def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
-        more = self._with_logprobs or self._with_ids or self._with_prompt_logprobs or self._prompts[0] is not None
-        if not more and one.finish_reason is None:
+        if self.plain and one.finish_reason is None:
             return (one.text,) if one.text else ()
         choice = self._choice(index, place, output, one)
         return (choice,) if choice.text or choice.logprobs or choice.finish_reason or self._with_ids else ()

@@ -10,9 +10,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
-from octavo.async_llm import follow
+from octavo.async_llm import Following, follow
 from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.metrics import FrontMetrics
@@ -60,7 +61,7 @@ class Front:
         self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
         self.clock = clock
         self.draining = False
-        self.running: dict[str, State[Any]] = {}
+        self.running: dict[str, Following[Any]] = {}
         self.num_waiting = 0  # no token yet
         self.num_waiting_tokens = 0
         self._serial = itertools.count()
@@ -88,11 +89,44 @@ class Front:
 
     def run(self, request: Request, prompt: str | None = None) -> AsyncGenerator[RequestOutput]:
         """What the caller is to be told, step by step. Closing the iterator aborts the request. Raises `EngineDead`."""
-        return self.follow(RequestState(request, prompt, self.model.tokenizer, self.clock))
+        return self.follow(self.text_state(request, prompt))
+
+    def text_state(self, request: Request, prompt: str | None = None) -> RequestState:
+        return RequestState(request, prompt, self.model.tokenizer, self.clock)
 
     def follow(self, state: State[Output]) -> AsyncGenerator[Output]:
         """The same for any request, as its state tells of it."""
         return follow(self.engine, state, Counting(self))
+
+    async def tell(
+        self, states: Sequence[State[T]], tell: Callable[[int, T], None], tell_text: Callable[[int, int, str], None] | None = None
+    ) -> None:
+        """Run several requests to their ends, by calls. `tell` gets each output with its request's place; `tell_text`, if given, place,
+        continuation and text of one more token where that is all. One that fails ends all, and so does leaving early.
+
+        Raises `EngineDead` and what `tell` raises.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        num_open = len(states)
+
+        def ended(error: Exception | None) -> None:
+            nonlocal num_open
+            num_open -= 1
+            if error is not None and not done.done():
+                done.set_exception(error)
+            elif num_open == 0 and not done.done():
+                done.set_result(None)
+
+        followings: list[Following[T]] = []
+        try:
+            for place, state in enumerate(states):
+                short = None if tell_text is None else partial(tell_text, place)
+                followings.append(Following(self.engine, state, Counting(self), partial(tell, place), ended, short))
+                followings[-1].start()
+            await done
+        finally:
+            for following in followings:
+                following.leave()
 
     async def read_stats(self) -> None:
         """Bring the engine's gauges into the metrics; a dead engine's last reading stays."""
@@ -107,32 +141,33 @@ class Counting:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._last_s: float | None = None  # when the last tokens came
+        self._last_s: dict[int, float] = {}  # when the last tokens of each continuation came
 
-    def started(self, state: State[Any]) -> None:
-        front, request = self._front, state.request
-        front.running[request.id] = state
+    def started(self, following: Following[Any]) -> None:
+        front, request = self._front, following.state.request
+        front.running[request.id] = following
         front.num_waiting += 1
         front.num_waiting_tokens += len(request.prompt_token_ids)
         front.metrics.started(request.params.n, request.params.max_tokens)
         if front.config.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
 
-    def progressed(self, state: State[Any], num_tokens: int) -> None:
+    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
         metrics, now_s = self._front.metrics, self._front.clock()
         metrics.generation_tokens += num_tokens
-        if self._last_s is not None:
-            metrics.inter_token_latency.observe(now_s - self._last_s)
-        else:
+        last_s = self._last_s.get(index)
+        if last_s is not None:
+            metrics.inter_token_latency.observe(now_s - last_s)
+        elif not self._last_s:
             self._no_longer_waiting(state)
             self._tell_cache_miss(state)
             metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
-        self._last_s = now_s
+        self._last_s[index] = now_s
 
     def ended(self, state: State[Any], reason: FinishReason) -> None:
         front = self._front
         del front.running[state.request.id]
-        if self._last_s is None:
+        if not self._last_s:
             self._no_longer_waiting(state)
             if reason in (FinishReason.STOP, FinishReason.LENGTH):  # answered without a token: a vector
                 front.metrics.prompt_read(len(state.request.prompt_token_ids), state.num_cached_tokens or 0)

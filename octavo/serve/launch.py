@@ -135,8 +135,8 @@ async def drain(front: Front, deadline_s: float, hurry: asyncio.Event) -> None:
         await _pause(hurry, CHECK_EVERY_S)
     if front.running:
         log.warning("%d requests are aborted", len(front.running))
-    for request_id in list(front.running):
-        front.engine.abort(request_id)
+    for following in list(front.running.values()):
+        following.abort()
 
 
 async def _unless(stops: Stops, starting: Awaitable[Front]) -> Front | None:

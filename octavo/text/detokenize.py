@@ -40,24 +40,37 @@ class Tokenizer(Protocol):
         """The bytes that the token stands for; empty for an id without a token."""
         ...
 
+    def token_text(self, token_id: int) -> str | None:
+        """The characters that these bytes are; None where they begin or end inside a character."""
+        ...
+
 
 class Detokenizer:
     """The text of a growing list of tokens. `context` are the tokens before it: their text is never given again, but where they end
     inside a character, the bytes of its beginning count."""
 
-    __slots__ = ("_decoder", "_skipped", "_tokenizer")
+    __slots__ = ("_between", "_decoder", "_skipped", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._skipped: AbstractSet[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(_last_bytes(tokenizer, context))
+        self._between = not self.pending  # characters, not inside one
+
+    def peek(self, token_id: int) -> str | None:
+        """What `push` would give, where that is the token's own characters and leaves nothing behind, so that it need not be called."""
+        if not self._between:
+            return None
+        return "" if token_id in self._skipped else self._tokenizer.token_text(token_id)
 
     def push(self, token_id: int) -> str:
         """The text that is certain now and was not before."""
         if token_id in self._skipped:
             return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        self._between = not self.pending
+        return text
 
     def flush(self) -> str:
         """The end of the text: a replacement character where it ends inside a character."""

@@ -50,6 +50,17 @@ class Continuation:
         # Where nobody looks at the text before its end, and nothing in it can end it, tokens are only kept until then.
         self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
 
+    def short_text(self, token_id: int) -> str | None:
+        """Take in one more token of a stream of deltas whose text is certain by itself; None, and nothing is done, where it is not."""
+        if self._detokenizer is None or self.finish_reason is not None or self._with_logprobs:
+            return None
+        text = self._detokenizer.peek(token_id)
+        if text is None or (self._scanner is not None and not self._scanner.passes(text)):
+            return None
+        self.num_tokens += 1
+        self._num_characters += len(text)
+        return text
+
     def keep(self, token_ids: Sequence[int]) -> None:
         """Take in tokens of a deferred text that goes on."""
         self._token_ids.extend(token_ids)
@@ -174,6 +185,7 @@ class RequestState:
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
         self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
         self._prompt_logprobs_given = False
+        self._has_short_way = params.output_kind is OutputKind.DELTA and not asked
 
     @property
     def finished(self) -> bool:
@@ -182,6 +194,18 @@ class RequestState:
     @property
     def finish_reasons(self) -> set[FinishReason | None]:
         return {continuation.finish_reason for continuation in self.continuations}
+
+    def short_text(self, news: SequenceOutput) -> str | None:
+        """The text of news that is one token and no more, as most is in a stream of deltas; None, and nothing is done, where `feed` must
+        look at it. For callers that want no token ids."""
+        if not self._has_short_way or news.finish_reason is not None or len(news.token_ids) != 1:
+            return None
+        if self.metrics.first_token_time is None or news.num_cached_tokens is not None:
+            return None
+        text = self.continuations[news.index].short_text(news.token_ids[0])
+        if text is not None:
+            self.num_output_tokens += 1
+        return text
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):

@@ -116,6 +116,9 @@ class PoolingState:
     def finished(self) -> bool:
         return None not in self.finish_reasons
 
+    def short_text(self, news: SequenceOutput) -> str | None:
+        return None  # there is no text
+
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[EmbeddingRequestOutput | None, list[tuple[int, int]]]:
         """The vector, once it is there; nothing is ever ended by the front. Raises `EngineFailed`."""
         for one in news:

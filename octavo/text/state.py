@@ -27,6 +27,10 @@ class State(Protocol[Output]):
         """Of its continuations; None: not ended."""
         ...
 
+    def short_text(self, news: SequenceOutput) -> str | None:
+        """The text of news that is one token and no more; None, and nothing is done, where `feed` must look at it."""
+        ...
+
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[Output | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that the front has ended, as (index, number of tokens)."""
         ...

@@ -73,6 +73,10 @@ class StopScanner:
         self._state = 0
         self._held = ""
 
+    def passes(self, piece: str) -> bool:
+        """Whether nothing is held back and the piece begins no stop string, so that `push` would let it through and change nothing."""
+        return self._state == 0 and self._stops.beginnings.isdisjoint(piece)
+
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
         """The text that is certain now, and the stop string that ended it, if any. Not `armed`: stop strings that end here do not count."""
         stops, state = self._stops, self._state

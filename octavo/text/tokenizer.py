@@ -29,6 +29,14 @@ def byte_letters() -> dict[str, int]:
 LETTERS = byte_letters()
 
 
+def whole_text(data: bytes) -> str | None:
+    """The characters that the bytes are in UTF-8; None where they are none, or not all of one."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 class Tokenizer:
     """Ids and texts of one model. Immutable; encode and decode may be called from several threads.
 
@@ -53,6 +61,7 @@ class Tokenizer:
         self.added = core.get_added_tokens_decoder()  # id -> AddedToken
         self.special_ids = frozenset(number for number, token in self.added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -82,6 +91,14 @@ class Tokenizer:
         if data is None:
             data = self._bytes[token_id] = self._work_out_bytes(token_id)
         return data
+
+    def token_text(self, token_id: int) -> str | None:
+        """The characters that the token's bytes are; None where they begin or end inside a character."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            text = self._texts[token_id] = whole_text(self.token_bytes(token_id))
+            return text
 
     def _work_out_bytes(self, token_id: int) -> bytes:
         token = self.id_to_token(token_id)

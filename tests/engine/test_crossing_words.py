@@ -3,9 +3,10 @@
 import asyncio
 
 from octavo.engine.messages import Add, Finish
-from octavo.engine.remote import RemoteEngine, Stream
+from octavo.engine.remote import Listener, RemoteEngine
 from octavo.engine.server import WireOutbox
 from octavo.types import FinishReason, Request, SamplingParams, SequenceOutput
+from tests.engine.reading import Reading, news_of
 from tests.engine.test_remote import request, with_engine
 
 
@@ -14,16 +15,15 @@ def end(index: int) -> SequenceOutput:
 
 
 def test_a_late_end_does_not_count_for_a_sibling() -> None:
-    stream = Stream(2)
-    stream.put(SequenceOutput("r", 0, (5,)))
-    stream.open.discard(0)  # the front found a stop string
-    stream.put(end(0))  # the engine had ended it too
-    assert stream.open == {1}
-    assert asyncio.run(stream.wait()) == [SequenceOutput("r", 0, (5,))]
-    stream.put(end(1))
-    assert not stream.over, "the last news have not been taken"
-    assert asyncio.run(stream.wait()) == [end(1)]
-    assert stream.over
+    reading = Reading()
+    listener = Listener(reading, 2)
+    listener.take(SequenceOutput("r", 0, (5,)))
+    listener.open.discard(0)  # the front found a stop string
+    listener.take(end(0))  # the engine had ended it too
+    assert listener.open == {1}
+    listener.take(end(1))
+    assert not listener.open
+    assert [reading.news.get_nowait() for _ in range(reading.news.qsize())] == [SequenceOutput("r", 0, (5,)), end(1)]
 
 
 def test_the_engines_side_keeps_the_front_until_all_have_ended() -> None:
@@ -47,9 +47,9 @@ def test_the_engines_side_keeps_the_front_until_all_have_ended() -> None:
 def test_a_slow_reader_gets_the_end_too() -> None:
     async def use(engine: RemoteEngine) -> list[SequenceOutput]:
         got: list[SequenceOutput] = []
-        async for news in engine.stream(request("slow", range(20))):
-            got += news
-            await asyncio.sleep(0.2)
+        async for news in news_of(engine, request("slow", range(20))):
+            got.append(news)
+            await asyncio.sleep(0.02)
         return got
 
     got = with_engine("tests.engine.echo:build", use)

@@ -14,6 +14,7 @@ import pytest
 from octavo.engine.client import EngineDead
 from octavo.engine.remote import RemoteEngine
 from octavo.types import FinishReason, Request, SamplingParams
+from tests.engine.reading import Reading, news_of
 
 
 def request(name: str, tokens, **params) -> Request:
@@ -22,9 +23,8 @@ def request(name: str, tokens, **params) -> Request:
 
 async def read(engine: RemoteEngine, name: str, tokens) -> list[int]:
     got: list[int] = []
-    async for news in engine.stream(request(name, tokens)):
-        for output in news:
-            got.extend(output.token_ids)
+    async for output in news_of(engine, request(name, tokens)):
+        got.extend(output.token_ids)
     return got
 
 
@@ -62,7 +62,7 @@ def test_news_of_many_requests_arrive_in_order():
 
 def test_a_reader_that_leaves_aborts_its_request():
     async def use(engine):
-        stream = engine.stream(request("gone", range(10_000)))
+        stream = news_of(engine, request("gone", range(10_000)))
         await anext(stream)
         await stream.aclose()
         assert await read(engine, "next", [1, 2]) == [1, 2]
@@ -73,12 +73,13 @@ def test_a_reader_that_leaves_aborts_its_request():
 
 def test_finish_by_the_front_ends_the_stream():
     async def use(engine):
-        stream = engine.stream(request("stopped", range(10_000)))
-        await anext(stream)
+        reading = Reading()
+        engine.add(request("stopped", range(10_000)), reading)
+        await reading.news.get()
         engine.finish("stopped", 0, FinishReason.STOP, 1)
-        async for _ in stream:
-            pass
+        told = reading.news.qsize()
         assert (await engine.stats()).num_requests_running == 0
+        assert reading.news.qsize() == told, "nothing follows"
 
     with_engine("tests.engine.echo:build", use)
 
