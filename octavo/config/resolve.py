@@ -22,6 +22,7 @@ SMALL_CPU_CACHE_BYTES = 4 * GIB
 DTYPE_NAMES = {"half": "float16", "float": "float32"}
 E4M3_SM = 89  # compute capability, times ten, from which GPUs convert fp8_e4m3
 PACKED_KINDS = ("Q4_0", "Q4_1", "Q8_0")  # of a .gguf file's blocks: those that products are made with as they are
+BLOCK_VALUES = 32  # that share a scale
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
 
 
@@ -47,7 +48,7 @@ def resolve(
     arch = _one_rank(asked, whole)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     dtype = _dtype(asked, arch, device, reasons)
-    packed = _packed(asked, checkpoint, device, reasons)
+    packed = _packed(asked, checkpoint, arch, device, reasons)
     limit = _model_limit(asked, arch, reasons)
     fixed = isinstance(asked.model.max_model_len, int) and asked.model.max_model_len != -1
     max_model_len = int(asked.model.max_model_len) if fixed else limit  # pyright: ignore[reportArgumentType]
@@ -150,8 +151,10 @@ def _auto_dtype(arch: Architecture, device: Device, reasons: dict[str, str]) -> 
     return fast
 
 
-def _packed(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, reasons: dict[str, str]) -> Packed | None:
-    """What stays packed of the weights; None: nothing. Raises `ConfigError`."""
+def _packed(
+    asked: EngineConfig, checkpoint: Mapping[str, Any], arch: Architecture, device: Device, reasons: dict[str, str]
+) -> Packed | None:
+    """What stays packed of one rank's weights; None: nothing. Raises `ConfigError`."""
     stored: Mapping[str, Any] = checkpoint.get("quantization_config") or {}
     method, given = stored.get("quant_method"), asked.model.quantization
     if asked.model.load_format == "dummy":
@@ -162,31 +165,40 @@ def _packed(asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, 
         )
     kinds: Mapping[str, tuple[int, int]] = stored.get("tensors", {})
     known = [Packed(*kinds[kind]) for kind in PACKED_KINDS if kind in kinds]
-    total = Packed(sum(packed.num_values for packed in known), sum(packed.num_bytes for packed in known))
-    why_not = _why_not_packed(asked, device, known, kinds)
+    ranks = asked.parallel.world_size
+    total = Packed(sum(packed.num_values for packed in known) // ranks, sum(packed.num_bytes for packed in known) // ranks)
+    why_not = _why_not_packed(asked, arch, device, known, kinds)
     if given == "gguf" and not known:
         raise ConfigError("quantization", given, f"the model has no weights in {', '.join(PACKED_KINDS)}; use none or auto")
     if given == "gguf" and device.kind != "cpu":
         raise ConfigError("quantization", given, f"products with packed weights are made on CPU only, not on {device.name}; use none")
-    if given == "gguf" and asked.parallel.world_size > 1:
-        raise ConfigError("quantization", given, "packed weights are not cut over ranks; use none, or one rank")
+    if given == "gguf" and (whole := _why_whole(asked, arch)):
+        raise ConfigError("quantization", given, f"{whole}; use none, or fewer ranks")
     if kinds:
         share = f"{', '.join(kind for kind in PACKED_KINDS if kind in kinds)} as in the file: {_gib(total.num_bytes)}"
         reasons["quantization"] = "as asked" if given != "auto" else why_not or share
     return total if given == "gguf" or (given == "auto" and not why_not) else None
 
 
-def _why_not_packed(asked: EngineConfig, device: Device, known: list[Packed], kinds: Mapping[str, Any]) -> str:
+def _why_not_packed(
+    asked: EngineConfig, arch: Architecture, device: Device, known: list[Packed], kinds: Mapping[str, Any]
+) -> str:
     """Why weights become plain numbers when nothing was asked; empty where they stay packed."""
     if not known:
         return f"no products are made with {', '.join(kinds)} as they are"
     if asked.model.dtype != "auto":
         return "--dtype is given"
-    if asked.parallel.world_size > 1:
-        return "packed weights are not cut over ranks"
+    if whole := _why_whole(asked, arch):
+        return whole
     if not device.packed_products or asked.compilation.optimization_level == 0:
         return "-O0" if device.packed_products else f"{device.name} has no kernels for packed weights"
     return ""
+
+
+def _why_whole(asked: EngineConfig, arch: Architecture) -> str:
+    """Why packed weights cannot be cut over ranks; empty where they can: a block of 32 stays in one piece. `arch` is one rank's part."""
+    broken = [size for size in (arch.q_dim, arch.intermediate) if size % BLOCK_VALUES]
+    return f"a rank would have {broken[0]} inner features, which do not end between blocks of {BLOCK_VALUES}" if broken else ""
 
 
 def _model_limit(asked: EngineConfig, arch: Architecture, reasons: dict[str, str]) -> int:
