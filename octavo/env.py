@@ -108,6 +108,10 @@ CPU_OMP_THREADS_BIND = _define(
 CPU_NUM_OF_RESERVED_CPU = _define("OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, 0, "cores left to other programs when binding is auto")
 OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of an operation on CPU; 0: decided from the cores that may be used")
 
+STEP_TIMEOUT = _define(
+    "OCTAVO_EXECUTE_MODEL_TIMEOUT_SECONDS", _amount, 300.0, "seconds until a step without an outcome is given up, with its workers"
+)
+
 MODEL = _define("OCTAVO_MODEL", str, None, "default of --model", vllm=False)
 API_KEY = _define("OCTAVO_API_KEY", str, None, "default of --api-key")
 ATTENTION_BACKEND = _define("OCTAVO_ATTENTION_BACKEND", str, None, "default of --attention-backend")

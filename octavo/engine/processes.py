@@ -1,4 +1,4 @@
-"""Workers in processes of their own: plans go out to every rank, the outcome comes back from the last one, which samples.
+"""Workers in processes of their own: plans go out to every rank through shared memory, the outcome comes back from the last one.
 
 A rank that ends takes the group down within moments: whoever waits for a step gets `ExecutorDead` with that rank's own first error.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import socket
 import threading
 import time
@@ -18,7 +19,9 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
 
+from octavo import env
 from octavo.core.plan import Plan, StepOutput
+from octavo.engine.board import Board
 from octavo.engine.executor import ExecutorDead, StepFuture
 from octavo.engine.inline import Worker
 from octavo.engine.process import Child, Status, end_with, function_at, spawn
@@ -58,12 +61,14 @@ class ProcessExecutor:
     ) -> None:
         """`prefixes[rank]` goes before the interpreter on the rank's command line (numactl). `keep` lives as long as the workers."""
         self._keep = keep
+        self._board = Board(num_ranks)
+        self._closed = False
         self._ranks = [
-            _start(number, num_ranks, build, args, prefixes[number] if prefixes else ()) for number in range(num_ranks)
+            _start(number, num_ranks, self._board, build, args, prefixes[number] if prefixes else ()) for number in range(num_ranks)
         ]
         self._sampler = self._ranks[-1]
         self._pending: deque[RemoteStep] = deque()
-        self.told = [self._receive(rank) for rank in self._ranks]  # what each `build` tells of its worker
+        self.told = [self._receive(rank, None) for rank in self._ranks]  # what each `build` tells of its worker
 
     def submit(self, plan: Plan) -> StepFuture:
         self._tell(("forward" if plan.masked else "step", plan, None))
@@ -78,34 +83,52 @@ class ProcessExecutor:
         self._look_for_the_dead(wait([rank.child.status_fd for rank in self._ranks], timeout=0))
 
     def close(self) -> None:
-        for rank in self._ranks:
-            rank.child.kill()
-            rank.link.close()
+        if not self._closed:
+            self._closed = True
+            for rank in self._ranks:
+                rank.child.kill()
+                rank.link.close()
+            self._board.close()
 
     def receive(self, step: RemoteStep) -> Outcome:
         """The outcome of a step; those of earlier steps come first and are kept for them."""
         while step.outcome is None:
-            self._pending.popleft().outcome = self._receive(self._sampler)
+            self._pending.popleft().outcome = self._receive(self._sampler, env.STEP_TIMEOUT.get())
         return step.outcome
 
     def _tell(self, message: Message) -> None:
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        place = self._board.write(message, self._wait_for_readers)
         for rank in self._ranks:
             try:
-                rank.link.send_bytes(data)
+                rank.link.send_bytes(place)
             except OSError:
                 raise self._dead() from None
 
-    def _receive(self, rank: Rank) -> Any:
+    def _wait_for_readers(self) -> None:
+        self._look_for_the_dead(wait([rank.child.status_fd for rank in self._ranks], timeout=0.001))
+
+    def _receive(self, rank: Rank, timeout_s: float | None) -> Any:
         """The next message of one rank, while all are watched: their status pipes are silent as long as they are well."""
         while True:
-            ready = wait([rank.link, *(other.child.status_fd for other in self._ranks)])
+            ready = wait([rank.link, *(other.child.status_fd for other in self._ranks)], timeout_s)
+            if not ready:
+                raise self._stuck(timeout_s)
             if rank.link in ready:
                 try:
                     return pickle.loads(rank.link.recv_bytes())
                 except (EOFError, OSError):
                     raise self._dead() from None
             self._look_for_the_dead(ready)
+
+    def _stuck(self, timeout_s: float | None) -> ExecutorDead:
+        """No outcome came for so long: how far each rank is."""
+        found: list[str] = []
+        for rank in self._ranks:
+            told, launched = self._board.progress(rank.number)
+            doing = f"has launched step {launched} and waits for its end" if launched == told else f"launches step {told}"
+            found.append(f"worker {rank.number} (process {rank.child.process.pid}) {doing}")
+        self.close()
+        return ExecutorDead(f"no outcome within {timeout_s:g} s on host {platform.node()}: {'; '.join(found)}")
 
     def _look_for_the_dead(self, ready: Collection[object]) -> None:
         if any(rank.child.status_fd in ready for rank in self._ranks):
@@ -135,17 +158,18 @@ class RemoteStep:
         return value
 
 
-def _start(number: int, num_ranks: int, build: str, args: tuple[Any, ...], prefix: Sequence[str]) -> Rank:
+def _start(number: int, num_ranks: int, board: Board, build: str, args: tuple[Any, ...], prefix: Sequence[str]) -> Rank:
     ours, theirs = socket.socketpair()
     target = "octavo.engine.processes:run_worker"
-    child = spawn(target, theirs.fileno(), number, num_ranks, build, args, prefix=prefix, fds=(theirs.fileno(),))
+    fds = (theirs.fileno(), board.fd)
+    child = spawn(target, *fds, number, num_ranks, build, args, prefix=prefix, fds=fds)
     theirs.close()
     return Rank(number, child, Connection(ours.detach()))
 
 
-def run_worker(status: Status, fd: int, number: int, num_ranks: int, build: str, args: tuple[Any, ...]) -> None:
+def run_worker(status: Status, fd: int, board_fd: int, number: int, num_ranks: int, build: str, args: tuple[Any, ...]) -> None:
     """The worker's process: launches each plan as it comes. On the last rank a second thread waits for outcomes and sends them in order."""
-    link = Connection(fd)
+    link, board = Connection(fd), Board(num_ranks, board_fd)
     worker, told = function_at(build)(number, *args)
     link.send_bytes(pickle.dumps(told))
     alone, launched = num_ranks == 1, SimpleQueue[StepFuture]()
@@ -154,12 +178,14 @@ def run_worker(status: Status, fd: int, number: int, num_ranks: int, build: str,
         threading.Thread(target=_send_outcomes, args=(worker, launched, link, status, alone), name="outcomes", daemon=True).start()
     while True:
         try:
-            message: Message = pickle.loads(link.recv_bytes())
+            message: Message = board.read(number, link.recv_bytes())
         except EOFError:
             worker.close()
             return
+        board.note(number, told=message[1].step)
         try:
             future = _launch(worker, message)
+            board.note(number, launched=message[1].step)
         except Exception as error:
             if not alone:  # the others wait for this rank in a collective
                 raise

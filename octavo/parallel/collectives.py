@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -74,6 +75,29 @@ def _join_groups(
     return mine
 
 
+class RankLost(RuntimeError):
+    """A collective could not end: another rank is gone, or did not come in time."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _named(operation: F) -> F:
+    """An error of the operation says which rank was in it, and where."""
+
+    @wraps(operation)
+    def call(self: ProcessGroup, *args: Any) -> Any:
+        try:
+            return operation(self, *args)
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            name = operation.__name__
+            raise RankLost(f"rank {self.rank} of {self.size} on host {platform.node()} was in {name}: {error}") from error
+
+    return call  # pyright: ignore[reportReturnType]
+
+
 @dataclass(frozen=True)
 class ProcessGroup(Group):
     """Several ranks, each in a process of its own. On a GPU all calls are launches on the current stream, which a graph can capture."""
@@ -81,6 +105,7 @@ class ProcessGroup(Group):
     group: Any = None  # dist.ProcessGroup
     symmetric: Symmetric | None = None  # for small tensors
 
+    @_named
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         if self.symmetric is not None and self.symmetric.sums(x):
             return self.symmetric.sum(x)
@@ -95,16 +120,19 @@ class ProcessGroup(Group):
             parts = self.gather_rows(x).view(self.size, *x.shape)
         return parts.movedim(0, -2).flatten(-2)  # [..., size * n]
 
+    @_named
     def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
         whole = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         _all_gather(whole, x.contiguous(), group=self.group)
         return whole
 
+    @_named
     def sum_rows(self, x: torch.Tensor) -> torch.Tensor:
         part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
         _reduce_scatter(part, x.contiguous(), group=self.group)
         return part
 
+    @_named
     def exchange(self, x: torch.Tensor) -> torch.Tensor:
         received = torch.empty_like(x, memory_format=torch.contiguous_format)
         dist.all_to_all_single(received, x.contiguous(), group=self.group)
@@ -117,14 +145,17 @@ class ProcessGroup(Group):
         winner = all_peaks.argmax(-1, keepdim=True)
         return found[:, :, 1].gather(1, winner)[:, 0].to(torch.int64), all_peaks.gather(1, winner)[:, 0]
 
+    @_named
     def agreed(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         dist.broadcast(x, group=self.group, group_src=0)
         return x
 
+    @_named
     def send(self, x: torch.Tensor, to: int) -> None:
         dist.send(x.contiguous(), group=self.group, group_dst=to)
 
+    @_named
     def receive(self, x: torch.Tensor, source: int) -> torch.Tensor:
         dist.recv(x, group=self.group, group_src=source)
         return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -114,3 +115,28 @@ def test_a_real_model_in_a_worker_process():
         llm.close()
     assert texts[0] == texts[1]
     assert "Paris" in texts[0]
+
+
+def test_ranks_that_hang_are_named_with_what_they_do(monkeypatch):
+    monkeypatch.setenv("OCTAVO_EXECUTE_MODEL_TIMEOUT_SECONDS", "0.5")
+    executor = ProcessExecutor(BUILD, ("good",), num_ranks=2)
+    assert executor.submit(plan(1, 1)).result().tokens == [[102]]
+    step = executor.submit(plan(15, 1))
+    with pytest.raises(ExecutorDead, match=r"within 0.5 s on host .*worker 0 \(process \d+\) launches step 15; worker 1"):
+        step.result()
+    assert not any(alive(told["pid"]) for told in executor.told)
+
+
+def test_a_rank_that_dies_in_a_collective_is_the_one_that_is_named():
+    from octavo import LLM, SamplingParams
+
+    llm = LLM("smollm2-135m", tensor_parallel_size=3, max_model_len=128, kv_cache_memory_bytes=32 << 20, skip_tokenizer_init=True)
+    pid = llm._loop.executor._ranks[1].child.process.pid
+    prompt, params = {"prompt_token_ids": [5, 6, 7]}, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, detokenize=False)
+    os.kill(pid, signal.SIGSTOP)  # the others wait for it in the first sum
+    begin = time.monotonic()
+    threading.Timer(1.0, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(ExecutorDead, match="worker 1: its process ended with signal 9"):
+        llm.generate(prompt, params, use_tqdm=False)
+    assert time.monotonic() - begin < 10
+    llm.close()
