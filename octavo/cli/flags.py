@@ -19,6 +19,7 @@ from octavo.config.engine import COMPOUND, COMPOUND_SHORT, ENGINE_TOPICS, Engine
 from octavo.config.fields import ConfigError, Setting, UnknownSetting, option, settings_of, shown
 
 COMMAND_LINE = "command line"
+PRESETS = Path(__file__).parents[1] / "config" / "presets"
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,13 @@ def parse(argv: Sequence[str], topics: tuple[type, ...], positional: str | None 
 
     Raises `CommandLineError`, `ConfigError`, `UnknownSetting` and `octavo.env.BadEnvironment`.
     """
-    argv, files = _take_config([_dashed(word) for word in argv])
+    argv, files = _take_values([_dashed(word) for word in argv], "--config", "a file")
+    argv, presets = _take_values(argv, "--preset", f"one of {', '.join(preset_names())}")
     argv, dotted = _take_dotted(argv)
     layers = [(COMMAND_LINE, _read_command_line(argv, dotted, topics, positional))]
     layers += [(path, _read_file(path)) for path in reversed(files)]
     layers.append(("", _read_environment(topics)))
+    layers += [(f"preset {name}", _read_preset(name)) for name in reversed(presets)]
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, flat in layers:
@@ -88,22 +91,33 @@ def _dashed(word: str) -> str:
     return word[:end].replace("_", "-") + word[end:]
 
 
-def _take_config(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Remove `--config FILE` and `--config=FILE`, wherever they stand."""
+def _take_values(argv: list[str], flag: str, needed: str) -> tuple[list[str], list[str]]:
+    """Remove `FLAG VALUE` and `FLAG=VALUE`, wherever they stand."""
     rest: list[str] = []
-    files: list[str] = []
+    found: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == "--config":
-            path = next(words, None)
-            if path is None:
-                raise CommandLineError("--config needs a file")
-            files.append(path)
-        elif word.startswith("--config="):
-            files.append(word.removeprefix("--config="))
+        if word == flag:
+            value = next(words, None)
+            if value is None:
+                raise CommandLineError(f"{flag} needs {needed}")
+            found.append(value)
+        elif word.startswith(f"{flag}="):
+            found.append(word.removeprefix(f"{flag}="))
         else:
             rest.append(word)
-    return rest, files
+    return rest, found
+
+
+def preset_names() -> list[str]:
+    """The settings files that come with the package."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def _read_preset(name: str) -> dict[str, Any]:
+    if name not in preset_names():
+        raise CommandLineError(f"--preset {name} is not known; use {', '.join(preset_names())}")
+    return _read_file(str(PRESETS / f"{name}.yaml"))
 
 
 def _take_dotted(argv: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:

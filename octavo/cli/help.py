@@ -31,7 +31,7 @@ def render(command: str, summary: str, usage: str, topics: tuple[type, ...], ask
         groups = ", ".join(topic for topic in by_topic if topic not in own)
         more = [
             f"More flags by group: --help=<group> with {groups}; --help=<flag>; --help=all." if groups else "Also: --help=<flag>.",
-            "--config FILE reads flags from a YAML file.",
+            "--config FILE reads flags from a YAML file; --preset chat, batch or long-context takes one that comes with Octavo.",
         ]
         return "\n".join([f"usage: octavo {usage}", "", summary, "", *_sections(own), *more])
     if asked == "all":
