@@ -23,6 +23,7 @@ lint: $(VENV)/.test
 
 docs: $(VENV)/.test
 	$(BIN)/python -m octavo.cli.reference > docs/flags.md
+	$(BIN)/python deploy/grafana.py > deploy/grafana.json
 	$(BIN)/python -m octavo.bench.table README.md docs/benchmarks.md
 
 setup: $(VENV)/.test
