@@ -77,7 +77,7 @@ class CausalLM(Layer):
     def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens [N] int64 and logits [N] float32 of the largest in each row of `logits`, which no rank needs to have whole."""
         tokens, peaks = self.ops.best(self._shaped(self.lm_head(hidden)[:, : self.num_tokens_here]))
-        return self.group.best(tokens + self.first_token, peaks)
+        return self.group.best(tokens, peaks, self.first_token)
 
     def _shaped(self, logits: torch.Tensor) -> torch.Tensor:
         if self.architecture.logits_scale != 1.0:

@@ -40,10 +40,11 @@ class Group:
         assert self.size == 1
         return x
 
-    def best(self, tokens: torch.Tensor, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where each rank has the largest logits of its part of the vocabulary, `peaks` [N] float32, and their `tokens` [N]: those of the
-        whole. Of equals the lowest rank's; NaN counts as largest."""
+    def best(self, tokens: torch.Tensor, peaks: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where each rank has the largest logits of its part of the vocabulary, `peaks` [N] float32, and their `tokens` [N], counted from its
+        `first`: those of the whole. Of equals the lowest rank's; NaN counts as largest."""
         assert self.size == 1
+        assert first == 0
         return tokens, peaks
 
     def agreed(self, x: torch.Tensor) -> torch.Tensor:
