@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from langchain_openai import ChatOpenAI
 
 WAIT_S = 120.0
 
@@ -68,6 +69,17 @@ def check_what_a_start_says(log: str, metrics: str) -> None:
     assert all(float(seconds) >= 0 for seconds in stages.values())
 
 
+def check_other_forms(api: openai.OpenAI, base_url: str) -> None:
+    """The same model as responses, vectors, and behind LangChain's class."""
+    question = "What is the capital of France?"
+    assert "Paris" in api.responses.create(model="small", input=question, max_output_tokens=20, temperature=0).output_text
+    assert "Paris" in ChatOpenAI(model="small", base_url=base_url, api_key="x", temperature=0, max_tokens=20).invoke(question).text  # pyright: ignore
+    texts = [question, "Paris is the capital of France.", "Mix flour and eggs."]
+    query, near, far = (one.embedding for one in api.embeddings.create(model="small", input=texts).data)
+    assert len(query) == 576
+    assert sum(a * b for a, b in zip(query, near)) > sum(a * b for a, b in zip(query, far))
+
+
 def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
     with command("--served-model-name", "small") as (process, url, engines), openai.OpenAI(base_url=f"{url}/v1", api_key="x") as api:
         assert len(engines) == 1
@@ -87,6 +99,7 @@ def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
         assert all(value is not None and value <= 0 for value in echo.token_logprobs[1:])
         with pytest.raises(openai.BadRequestError, match="maximum context length is 512"):
             api.completions.create(model="small", prompt=[5] * 512)
+        check_other_forms(api, f"{url}/v1")
         metrics = httpx.get(f"{url}/metrics").text
         for name in ("iteration_tokens_total_bucket", "batch_size_bucket", "prefix_cache_queries_total", "prefix_cache_misses_total"):
             assert f"octavo:{name}" in metrics, "the engine's own readings come through"
