@@ -61,6 +61,18 @@ def test_qwen_32b_needs_32_gib_for_one_sequence_of_128k() -> None:
     assert sequence_blocks(layout, 131_072, 8192) * pool_block_bytes(layout) == 32 * GIB
 
 
+def test_how_many_sequences_of_128k_fit_on_four_a100_with_tp_4() -> None:
+    """90 % of 80 GiB each; a quarter of 65.5 GB of weights and of 32 GiB a sequence: 72 - 15.3 - activations and reserve over 8 GiB."""
+    device = Device.named("a100")
+    asked = EngineConfig.from_flags(tensor_parallel_size=4, max_num_batched_tokens=8192, max_num_seqs=64)
+    settings = resolve(asked, QWEN25_32B, device, planned=True)
+    plan = plan_memory(read(QWEN25_32B), settings, device)
+    assert plan.kv_bytes_per_token == 65_536
+    assert plan.fits[-1] == (131_072, 6)
+    assert plan.costs.weight_bytes == pytest.approx(2 * 32_763_876_352 / 4, rel=0.01)
+    assert (plan.kv_bytes / (8 * GIB)) // 1 == 6
+
+
 def test_a_window_bounds_what_a_long_sequence_holds() -> None:
     arch = read(GEMMA3_1B)
     layout = kv_layout(arch, "bfloat16", 16, GIB)
