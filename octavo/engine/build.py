@@ -72,7 +72,7 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
     planned = plan_memory(architecture, settings, device).num_blocks
-    log.info("KV cache: %s blocks of %s tokens were planned and %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
+    log.info("KV cache: %s blocks of %s tokens planned, %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
     costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), StepLog())
     cache = KVCache(layout, settings.enable_prefix_caching)
