@@ -139,7 +139,7 @@ class ProcessGroup(Group):
         return received
 
     def best(self, tokens: torch.Tensor, peaks: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        mine = torch.stack((peaks.view(torch.int32), (tokens + first).to(torch.int32)), dim=-1)  # [N, 2]: 8 bytes a row, in place of all logits
+        mine = torch.stack((peaks.view(torch.int32), (tokens + first).to(torch.int32)), dim=-1)  # [N, 2], in place of all logits
         found = self.all_gather(mine).view(-1, self.size, 2)
         all_peaks = found[:, :, 0].contiguous().view(torch.float32)  # [N, size]
         winner = all_peaks.argmax(-1, keepdim=True)

@@ -41,8 +41,8 @@ class Group:
         return x
 
     def best(self, tokens: torch.Tensor, peaks: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where each rank has the largest logits of its part of the vocabulary, `peaks` [N] float32, and their `tokens` [N], counted from its
-        `first`: those of the whole. Of equals the lowest rank's; NaN counts as largest."""
+        """Where each rank has the largest logits of its part of the vocabulary, `peaks` [N] float32, and their `tokens` [N], counted from
+        its `first`: those of the whole. Of equals the lowest rank's; NaN counts as largest."""
         assert self.size == 1
         assert first == 0
         return tokens, peaks
