@@ -123,7 +123,7 @@ def main() -> None:
     print(f'    ("{torch.cuda.get_device_name()}", {library.version}, "torch.bfloat16"): {{')
     for entry in found:
         if entry["best"] and entry["torch_us"] > (1 + GAIN) * entry["best_us"]:
-            print(f'        ({entry["rows"]}, {entry["n"]}, {entry["k"]}): "{entry["best"]}",')
+            print(f'        ({entry["rows"]}, {entry["n"]}, {entry["k"]}): "{bytes.fromhex(entry["best"]).rstrip(bytes(1)).hex()}",')
     print("    },")
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 RECORD = 8  # int32 values a piece or a tile, see triton_schedule
 ROWS = 16  # of the smallest tensor-core product: heads that share a KV head times tokens fill it for nothing
-SMALLEST_ROOM = 16  # slices
+SMALLEST_ROOM, ROOM_STEP = 32, 8  # slices, and how much larger the next room is
 WORK = 8192  # comparisons of items with slices that one scheduling program makes at a time
 FEW_SLICES, MANY_SLICES, LONG_SLICE = 4, 128, 1024  # where one tuning becomes better than the other
 
@@ -291,7 +291,7 @@ def _room(num_slices: int) -> int:
     """For so many slices the scheduling kernels are compiled: few sizes, since each is a kernel of its own."""
     room = SMALLEST_ROOM
     while room < num_slices:
-        room *= 8
+        room *= ROOM_STEP
     return room
 
 
