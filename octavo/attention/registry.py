@@ -56,7 +56,7 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
         kv_dtype=settings.kv_dtype,
         softcap=architecture.attention_softcap is not None,
         sm=sm,
-        graphs=bool(settings.graph_sizes),
+        graphs=settings.device == "cuda" and bool(settings.graph_sizes),
         drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
         elsewhere=elsewhere,
     )

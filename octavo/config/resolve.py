@@ -262,13 +262,13 @@ def _kv_dtype(asked: EngineConfig, dtype: str, device: Device, reasons: dict[str
 
 def _graph_mode(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> str:
     compilation = asked.compilation
-    if device.kind == "cpu":
-        reasons["graph_mode"] = "graphs are recorded on GPUs only"
-        return "NONE"
     if compilation.enforce_eager or compilation.optimization_level == 0:
         reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"
         return "NONE"
     reasons["graph_mode"] = "as asked" if compilation.cudagraph_mode else f"-O{compilation.optimization_level}"
+    if device.kind == "cpu" and compilation.optimization_level > 1 and compilation.cudagraph_mode != "NONE":
+        reasons["graph_mode"] += ": decode steps are recorded as tapes when they first come"
+        return "FULL_DECODE_ONLY"
     return compilation.cudagraph_mode or ("PIECEWISE" if compilation.optimization_level == 1 else "FULL_AND_PIECEWISE")
 
 
@@ -276,6 +276,8 @@ def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
     """Batch sizes, in tokens, to record: fine steps where batches are small, coarse ones above."""
     if settings.graph_mode == "NONE":
         return ()
+    if settings.device == "cpu":  # a tape is made in milliseconds, and padding would cost products time
+        return tuple(range(1, settings.max_num_seqs + 1))
     given = asked.compilation.cudagraph_capture_sizes
     if given:
         return tuple(sorted({size for size in given if size <= settings.max_num_batched_tokens}))

@@ -63,6 +63,13 @@ def unpack(weight: Packed, rows: torch.Tensor | None = None) -> torch.Tensor:
     return values.flatten(1)
 
 
+def packed_rows(weight: Packed, tokens: torch.Tensor, first: int, dtype: torch.dtype) -> torch.Tensor:
+    """The weight as the rows `first` and up of an embedding: tokens [T] int64 -> [T, k], zeros for rows that are elsewhere."""
+    local = tokens - first
+    here = (local >= 0) & (local < weight.out_features)
+    return (unpack(weight, local.where(here, 0)) * here.unsqueeze(-1)).to(dtype)
+
+
 def round_groups(x: torch.Tensor) -> torch.Tensor:
     """x [T, k] float32 rounded as a twin may do it before it multiplies: each group of 32 to 8 bits, and to 15 bits those whose largest
     number exceeds the root mean square of the largest numbers of the row's groups."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 from octavo import env
 from octavo.config.experts import Choice
@@ -17,8 +18,10 @@ from octavo.ops.embedding import embedding
 from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
 from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
+from octavo.ops.native.record import Pool, record
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import Packed, packed_linear
+from octavo.ops.note_step import note_step
+from octavo.ops.packed_linear import Packed, packed_linear, packed_rows
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 from octavo.ops.route import Routes, route
@@ -26,6 +29,8 @@ from octavo.ops.route import Routes, route
 RopeAndWrite = Callable[
     [Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float, Tensor | None], Tensor
 ]
+NoteStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
+PackedRows = Callable[[Packed, Tensor, int, dtype], Tensor]
 Route = Callable[[Tensor, Tensor | None, Choice], tuple[Tensor, Tensor]]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
@@ -49,6 +54,9 @@ class Ops:
     draw: Draw = draw
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch
+    note_step: NoteStep = note_step
+    packed_rows: PackedRows = packed_rows
+    record: Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]] | None = None  # a step as a tape (octavo/ops/native/record.py)
     compile_ahead: Callable[[], Callable[[], None]] = lambda: lambda: None  # begins what must be compiled; what it gives waits for it
 
 
@@ -72,6 +80,11 @@ def choose_ops(device: str, level: int) -> Ops:
             grouped_sum=by_expert.sum,
             pack_grouped=twins.pack_grouped,
             draw=twins.draw,
+            best=twins.best,
+            decode_batch=twins.decode_batch,
+            note_step=twins.note_step,
+            packed_rows=twins.packed_rows,
+            record=partial(record, native, Pool()),
         )
     if device == "cuda" and level >= 1:
         return triton_ops()

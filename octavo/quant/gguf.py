@@ -35,12 +35,11 @@ class GGUFBlocks:
 
     def rows(self, layer: Any, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """A table that no head shares was not finished: it lies in blocks."""
-        blocks = layer.weight.data.dim() == 3
+        if layer.weight.data.dim() != 3:
+            return layer.ops.packed_rows(layer.packed, tokens, first, layer.dtype)
         local = tokens - first
-        here = (local >= 0) & (local < (layer.weight.shape[0] if blocks else layer.packed.out_features))
-        local = local.where(here, 0)
-        values = unpack(repack(layer.weight.data[local], self.kind)) if blocks else unpack(layer.packed, local)
-        return (values * here.unsqueeze(-1)).to(layer.dtype)
+        here = (local >= 0) & (local < layer.weight.shape[0])
+        return (unpack(repack(layer.weight.data[local.where(here, 0)], self.kind)) * here.unsqueeze(-1)).to(layer.dtype)
 
 
 def repack(blocks: torch.Tensor, kind: str) -> Packed:

@@ -37,6 +37,10 @@ class Sampled:
         """The same of the first sampled slices only, where the rest is padding."""
         return replace(self, rows=self.rows[:num_slices], tokens=self.tokens[:num_slices], peaks=self.peaks[:num_slices])
 
+    def copied(self) -> Sampled:
+        """With the plain outcome in memory of its own, which the next step leaves alone."""
+        return replace(self, tokens=self.tokens.clone(), peaks=self.peaks.clone())
+
     def pack(self) -> Sampled:
         """With the plain outcome laid out for one copy: what a graph does, so that nothing is left to do behind it."""
         assert self.tokens.shape[1] == 1, "drafts are not packed"

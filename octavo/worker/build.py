@@ -28,7 +28,7 @@ from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Place, Stage, load_stage
 from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
-from octavo.worker.graphs import DecodeGraphs, NoGraphs
+from octavo.worker.graphs import CudaRecorder, DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
@@ -69,7 +69,7 @@ def build_runner(
         bind(layers, here, allocate(here, device))
     sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops, mesh.tp.agreed)
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
-    rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings))
+    rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings), ops.note_step)
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     last = model.stage.last
     runner = Runner(
@@ -82,9 +82,12 @@ def build_runner(
         with timed("warm up"):
             warm_up(runner, settings)
     sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
-    if sizes:
+    alone = settings.tensor_parallel_size == settings.pipeline_parallel_size == 1
+    if sizes and ops.record is not None and alone:
+        runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device, ops.record)
+    elif sizes and device.type == "cuda":
         with timed("capture graphs"):
-            runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device)
+            runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device, CudaRecorder(device))
             runner.graphs.capture([Recipe(())])
     return runner
 

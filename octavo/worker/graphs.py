@@ -1,4 +1,4 @@
-"""Whole decode steps as CUDA graphs: gather from rows, forward, sample, write back, all in one launch.
+"""Whole decode steps as CUDA graphs, or on a CPU as tapes: gather from rows, forward, sample, write back, all in one launch.
 
 A graph is captured for a padded number of sequences and for a way of sampling (`Recipe.everywhere`). What differs from step to step lives
 in memory that the graph reads: the rows, and the list of row numbers, which the host copies only when it has changed. Padding sequences use
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.core.plan import Plan, Slice
+from octavo.ops.native.record import NotHeld
 from octavo.sampling.sampled import Sampled
 from octavo.sampling.sampler import Recipe
 
@@ -23,11 +24,15 @@ log = logging.getLogger(__name__)
 DecodeStep = Callable[[torch.Tensor, Recipe], Sampled]  # row numbers [S] int64 -> what the step sampled
 
 
+Replay = Callable[[], None]
+Record = Callable[[Callable[[], Sampled]], tuple[Replay, Sampled]]  # a step -> what repeats it, and the memory that a replay fills
+
+
 @dataclass(frozen=True)
 class Captured:
     size: int
-    graph: torch.cuda.CUDAGraph
-    sampled: Sampled  # the memory that a replay fills
+    replay: Replay
+    sampled: Sampled
 
 
 class NoGraphs:
@@ -43,14 +48,13 @@ class NoGraphs:
 class DecodeGraphs:
     """Captured decode steps by (padded size, recipe). `sizes` ascend; steps of more sequences than the last run op by op."""
 
-    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device) -> None:
+    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device, record: Record) -> None:
         self._decode, self._sizes, self._padding_row = decode, list(sizes), padding_row
-        self._captured: dict[tuple[int, Recipe], Captured] = {}
+        self._record = record
+        self._captured: dict[tuple[int, Recipe], Captured | None] = {}  # None: it cannot be recorded
         self._row_ids = torch.full((self._sizes[-1],), padding_row, dtype=torch.int64, device=device)
         self._shown: list[int] = []  # what the host last wrote to _row_ids
         self._last: tuple[tuple[Slice, ...], Captured | None] = ((), None)
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
 
     def capture(self, recipes: Sequence[Recipe]) -> None:
         """Capture all sizes for these ways of sampling, the largest first, so that the smaller ones fit in its memory."""
@@ -68,8 +72,9 @@ class DecodeGraphs:
         captured = self._last[1]
         if captured is None:
             return None
-        captured.graph.replay()
-        return captured.sampled.first(len(plan.slices))
+        captured.replay()
+        sampled = captured.sampled.first(len(plan.slices))
+        return sampled if sampled.tokens.is_cuda else sampled.copied()  # on a GPU the copy to the host comes before the next step
 
     def _find(self, plan: Plan, recipe: Recipe) -> Captured | None:
         num_slices = len(plan.slices)
@@ -81,24 +86,39 @@ class DecodeGraphs:
         if common is None:
             return None
         size = self._sizes[bisect_left(self._sizes, num_slices)]
-        return self._captured.get((size, common)) or self._capture(size, common)
+        return self._captured[size, common] if (size, common) in self._captured else self._capture(size, common)
 
     def _show(self, row_ids: list[int], size: int) -> None:
         wanted = row_ids + [self._padding_row] * (size - len(row_ids))
         if wanted != self._shown[:size]:
-            self._row_ids[:size].copy_(torch.tensor(wanted).pin_memory(), non_blocking=True)
+            news = torch.tensor(wanted)
+            self._row_ids[:size].copy_(news.pin_memory() if self._row_ids.is_cuda else news, non_blocking=True)
             self._shown[:size] = wanted
 
-    def _capture(self, size: int, recipe: Recipe) -> Captured:
-        """Run the step once on padding rows, which changes nothing, then record it."""
+    def _capture(self, size: int, recipe: Recipe) -> Captured | None:
         self._show([], size)
         row_ids = self._row_ids[:size]
+        try:
+            self._captured[size, recipe] = Captured(size, *self._record(lambda: self._decode(row_ids, recipe)))
+        except NotHeld as what:
+            log.info("decode steps of %d sequences run op by op, as no tape holds %s", size, what)
+            self._captured[size, recipe] = None
+        return self._captured[size, recipe]
+
+
+class CudaRecorder:
+    """Runs a step once, on padding rows, which changes nothing, then captures it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, step: Callable[[], Sampled]) -> tuple[Replay, Sampled]:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._decode(row_ids, recipe).pack()
+            step().pack()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # "thread_local": threads that watch collectives may go on asking for their events.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            sampled = self._decode(row_ids, recipe).pack()
-        return self._captured.setdefault((size, recipe), Captured(size, graph, sampled))
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            sampled = step().pack()
+        return graph.replay, sampled

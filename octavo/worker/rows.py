@@ -17,6 +17,8 @@ import torch
 from octavo.config.resolved import Resolved
 from octavo.context import Batch
 from octavo.core.plan import Admission, Growth, Plan
+from octavo.ops.note_step import note_step
+from octavo.ops.select import NoteStep
 from octavo.sampling.sampled import Sampled
 from octavo.sampling.stage import Column, Filler, Place
 
@@ -70,7 +72,9 @@ class Rows:
         stages: Sequence[Filler] = (),
         device: torch.device | str = "cpu",
         num_slots: int | None = None,
+        note: NoteStep = note_step,
     ) -> None:
+        self._note = note
         self.padding = settings.max_num_seqs
         self.held: dict[int, Held] = {}
         self.device = torch.device(device)
@@ -130,11 +134,9 @@ class Rows:
 
     def record(self, batch: Batch, sampled: Sampled) -> None:
         """Note on the device that the batch was computed and what it sampled. Fixed shapes, no host: a graph can capture it."""
-        self.computed.index_add_(0, batch.rows, batch.starts.diff())
         if sampled.refused is not None:
             self.computed.index_add_(0, sampled.rows, sampled.refused, alpha=-1)
-        self.last_token.index_copy_(0, sampled.rows, sampled.newest)
-        self.computed[self.padding].zero_()  # a padded batch advances it
+        self._note(self.computed, self.last_token, batch.rows, batch.starts, sampled.rows, sampled.newest, self.padding)
 
     def _admit(self, admission: Admission, news: _News) -> None:
         row = admission.row

@@ -233,7 +233,9 @@ def test_on_a_cpu_there_is_nothing_to_overlap_unless_asked() -> None:
 
 def test_graphs_by_level_and_device() -> None:
     gpu = Device.named("h200")
-    assert decide({"optimization_level": 3}).graph_mode == "NONE"
+    assert [decide({"optimization_level": level}).graph_mode for level in (0, 3)] == ["NONE", "FULL_DECODE_ONLY"]
+    assert decide({"max_num_seqs": 3}).graph_sizes == (1, 2, 3)
+    assert decide({"enforce_eager": True}).graph_sizes == decide({"cudagraph_mode": "NONE"}).graph_sizes == ()
     modes = {level: decide({"optimization_level": level}, device=gpu).graph_mode for level in range(4)}
     assert modes == {0: "NONE", 1: "PIECEWISE", 2: "FULL_AND_PIECEWISE", 3: "FULL_AND_PIECEWISE"}
     eager = decide({"enforce_eager": True}, device=gpu)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo.models.gguf_blocks import dequantize
-from octavo.ops.packed_linear import packed_linear, unpack
+from octavo.ops.packed_linear import packed_linear, packed_rows, unpack
 from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks, repack
 
 
@@ -32,7 +32,8 @@ def test_as_the_scheme_of_a_layer(kind: str) -> None:
     raw = blocks(kind, n, k)
     assert raw.shape == spec.shape
     weight = torch.nn.Parameter(raw, requires_grad=False)
-    layer = SimpleNamespace(weight=weight, bias=None, scale=1.0, dtype=torch.float32, ops=SimpleNamespace(packed_linear=packed_linear))
+    ops = SimpleNamespace(packed_linear=packed_linear, packed_rows=packed_rows)
+    layer = SimpleNamespace(weight=weight, bias=None, scale=1.0, dtype=torch.float32, ops=ops)
     plain = dequantize(raw, kind, n * k, torch.float32).view(n, k)
     tokens, elsewhere = torch.tensor([103, 100, 123, 99, 124]), torch.tensor([1, 1, 1, 0, 0]).unsqueeze(1)
     rows = plain[[3, 0, 23, 0, 0]] * elsewhere

@@ -10,7 +10,8 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class Op(IntEnum):
     ATTENTION = 6
     DRAW = 7
     PACKED = 8
+    DECODE_BATCH = 9
+    NOTE_STEP = 10
+    PACKED_ROWS = 11
 
 
 class Native:
@@ -51,6 +55,7 @@ class Native:
         self.num_threads, self._cores = num_threads, cores
         self.variant, self._library = _load(cache, variant)
         self._run = self._library.octavo_run
+        self._tape: list[tuple[Op, bytes, bool]] | None = None  # of the recording under way
         self._team: int | None = None
         self._open()
         reference: weakref.ref[Native] = weakref.ref(self)
@@ -67,16 +72,45 @@ class Native:
 
     def run(self, op: Op, args: bytes, alone: bool = False) -> None:
         """Run one operation to its end; `alone` keeps it on the calling thread, for work that is too small to share."""
+        if self._tape is not None:
+            self._tape.append((op, args, alone))
+            return
         self._run(self._team or self._open(), op, args, alone)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[tuple[Op, bytes, bool]]]:
+        """Operations are noted, not run: what a `Tape` is made of."""
+        self._tape = []
+        try:
+            yield self._tape
+        finally:
+            self._tape = None
 
     def advise_huge_pages(self, address: int, num_bytes: int) -> None:
         """Lay a piece of memory, and what shares a huge page with it, on huge pages: streaming it is then half as fast again."""
         self._library.octavo_advise(address, num_bytes)
 
+    def replay(self, steps: ctypes.Array[ctypes.c_int64], count: int) -> None:
+        """Run the operations of a `Tape`, by one call."""
+        self._library.octavo_replay(self._team or self._open(), steps, count)
+
     def close(self) -> None:
         """End the threads. The next operation starts them anew."""
         self._closing()
         self._team = None
+
+
+class Tape:
+    """Recorded operations; calling it runs them. It keeps `memory`; all else that their arguments point to must live as long."""
+
+    def __init__(self, native: Native, operations: Sequence[tuple[Op, bytes, bool]], memory: object) -> None:
+        self._native, self._memory = native, memory
+        self._args = [ctypes.create_string_buffer(args, len(args)) for _, args, _ in operations]
+        words = [word for (op, _, alone), args in zip(operations, self._args) for word in (ctypes.addressof(args), int(op), int(alone))]
+        self._steps = (ctypes.c_int64 * len(words))(*words)  # `struct recorded` in library.c
+
+    def __call__(self) -> None:
+        self._native.replay(self._steps, len(self._args))
 
 
 def _forget_team(reference: weakref.ref[Native]) -> None:
@@ -108,6 +142,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("open", pointer, [integer, ctypes.POINTER(integer)]),
         ("close", None, [pointer]),
         ("run", None, [pointer, integer, ctypes.c_char_p, integer]),
+        ("replay", None, [pointer, pointer, ctypes.c_int64]),
         ("advise", None, [pointer, ctypes.c_size_t]),
     ):
         function = getattr(library, f"octavo_{name}")

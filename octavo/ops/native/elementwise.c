@@ -174,15 +174,19 @@ static void rope_and_write(struct lane *lane, const void *args) {
 }
 
 struct argmax {
-    const float *x; /* [rows, n] */
-    int64_t *out;   /* the first index of the largest of each row; a NaN counts as the largest, as in torch */
-    int64_t rows, n, ldx;
+    const char *x; /* [rows, n] */
+    int64_t *out;  /* the first index of the largest of each row; a NaN counts as the largest, as in torch */
+    float *peaks;  /* what stands there */
+    int64_t rows, n, ldx, type;
 };
 
 static void argmax(struct lane *lane, const void *args) {
     const struct argmax *a = args;
+    float *wide = a->type == F32 ? NULL : lane_scratch(lane, (size_t)a->n * sizeof(float));
     for (int64_t r; (r = lane_claim(lane)) < a->rows;) {
-        const float *x = a->x + r * a->ldx;
+        const float *x = wide ? wide : (const float *)a->x + r * a->ldx;
+        if (wide)
+            convert(wide, a->x + r * a->ldx * 2, (int)a->type, a->n);
         vf most = splat(-INFINITY);
         vi nan = {0};
         int64_t i = 0, found = 0;
@@ -200,5 +204,6 @@ static void argmax(struct lane *lane, const void *args) {
         while (found < a->n && (odd ? x[found] == x[found] : x[found] != best))
             found++;
         a->out[r] = found;
+        a->peaks[r] = x[found];
     }
 }

@@ -9,7 +9,7 @@ import torch
 from octavo.ops.embedding import embedding
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
-from octavo.ops.packed_linear import Packed
+from octavo.ops.packed_linear import GROUP, Packed
 from octavo.ops.rope_and_write import rope_and_write
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
@@ -19,7 +19,10 @@ _LINEAR = struct.Struct("4P10q")
 _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
 _ROPE_AND_WRITE = struct.Struct("8P15qd")
-_ARGMAX = struct.Struct("2P3q")
+_BEST = struct.Struct("3P4q")
+_DECODE_BATCH = struct.Struct("9P5q")
+_NOTE_STEP = struct.Struct("6P4q")
+_PACKED_ROWS = struct.Struct("4P6q")
 _PACKED = struct.Struct("7P11q2d")
 _DRAW = struct.Struct("8P3q")
 
@@ -205,13 +208,55 @@ class Twins:
         self.native.run(Op.ROPE_AND_WRITE, args, qkv.numel() <= SMALL // 2)
         return q
 
-    def argmax(self, x: torch.Tensor) -> torch.Tensor:
-        """The first index of the largest value of each row, a NaN counting as the largest: x [N, n] float32 -> [N] int64."""
-        x = _rows(x)
-        out = torch.empty(x.shape[0], dtype=torch.int64)
-        args = _ARGMAX.pack(x.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0))
+    def best(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = _rows(logits)
+        out, peaks = torch.empty(x.shape[0], dtype=torch.int64), torch.empty(x.shape[0], dtype=torch.float32)
+        args = _BEST.pack(x.data_ptr(), out.data_ptr(), peaks.data_ptr(), x.shape[0], x.shape[1], x.stride(0), DTYPES[x.dtype])
         self.native.run(Op.ARGMAX, args, x.numel() <= SMALL)
+        return out, peaks
+
+    def packed_rows(self, weight: Packed, tokens: torch.Tensor, first: int, dtype: torch.dtype) -> torch.Tensor:
+        codes, scales, n = weight
+        k, packing = codes.shape[1] * GROUP, 2 if codes.shape[2] == 8 else scales.shape[2] - 1
+        out = torch.empty((tokens.shape[0], k), dtype=dtype)
+        pointers = (tokens.data_ptr(), codes.data_ptr(), scales.data_ptr(), out.data_ptr())
+        args = _PACKED_ROWS.pack(*pointers, tokens.shape[0], first, n, k, packing, DTYPES[dtype])
+        self.native.run(Op.PACKED_ROWS, args, out.numel() <= SMALL)
         return out
+
+    def decode_batch(
+        self,
+        row_ids: torch.Tensor,
+        computed: torch.Tensor,
+        last_token: torch.Tensor,
+        block_table: torch.Tensor,
+        padding: int,
+        block_tokens: int,
+        out: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+        slots: torch.Tensor,
+        first: bool,
+    ) -> None:
+        tokens, positions, lengths, rows = (x.data_ptr() for x in out)
+        args = _DECODE_BATCH.pack(
+            row_ids.data_ptr(), computed.data_ptr(), last_token.data_ptr(), block_table.data_ptr(),
+            tokens, positions, slots.data_ptr(), lengths, rows,
+            row_ids.shape[0], block_table.stride(0), padding, block_tokens, first,
+        )  # fmt: skip
+        self.native.run(Op.DECODE_BATCH, args, True)
+
+    def note_step(
+        self,
+        computed: torch.Tensor,
+        last_token: torch.Tensor,
+        rows: torch.Tensor,
+        starts: torch.Tensor,
+        sampled: torch.Tensor,
+        newest: torch.Tensor,
+        padding: int,
+    ) -> None:
+        pointers = [x.data_ptr() for x in (computed, last_token, rows, starts, sampled, newest)]
+        args = _NOTE_STEP.pack(*pointers, rows.shape[0], sampled.shape[0], newest.stride(0), padding)
+        self.native.run(Op.NOTE_STEP, args, True)
 
     def draw(
         self,

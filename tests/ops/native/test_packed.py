@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import LARGEST, Packed, pack, packed_linear, round_groups, unpack
+from octavo.ops.packed_linear import LARGEST, Packed, pack, packed_linear, packed_rows, round_groups, unpack
 
 KINDS = [(4, False), (4, True), (8, False)]
 
@@ -30,6 +30,14 @@ def test_the_layout_there_and_back(n: int, k: int, bits: int, with_offset: bool)
     assert torch.equal(unpack(weight), plain)
     rows = torch.tensor([n - 1, 0, n // 2, 0])
     assert torch.equal(unpack(weight, rows), plain[rows])
+
+
+@pytest.mark.parametrize(("bits", "with_offset"), KINDS)
+def test_rows_of_an_embedding(twins: Twins, bits: int, with_offset: bool) -> None:
+    weight = weights(50, 96, bits, with_offset)[0]
+    tokens = torch.tensor([7, 9, 6, 55, 57, 56])
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.testing.assert_close(twins.packed_rows(weight, tokens, 7, dtype), packed_rows(weight, tokens, 7, dtype))
 
 
 @pytest.mark.parametrize(("bits", "with_offset"), KINDS)

@@ -154,8 +154,11 @@ def test_argmax(twins: Twins, n: int) -> None:
     x = torch.randint(-4, 4, (9, n)).float()
     x[1, n // 2] = float("nan")
     x[2] = float("-inf")
-    assert torch.equal(twins.argmax(x), torch.from_numpy(x.numpy().argmax(-1)))
-    assert twins.argmax(x[:0]).shape == (0,)
+    for some in (x, x.bfloat16()):
+        tokens, peaks = twins.best(some)
+        assert torch.equal(tokens, torch.from_numpy(some.float().numpy().argmax(-1)))
+        torch.testing.assert_close(peaks, some.float().gather(1, tokens[:, None])[:, 0], equal_nan=True, rtol=0, atol=0)
+    assert twins.best(x[:0])[0].shape == (0,)
 
 
 @pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 700, 5000])

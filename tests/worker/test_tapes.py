@@ -1,0 +1,25 @@
+"""Decode steps replayed from tapes give what they give op by op."""
+
+from octavo import LLM, SamplingParams
+from octavo.worker.graphs import DecodeGraphs
+
+
+def answers(**flags):
+    llm = LLM("smollm2-135m", max_model_len=256, kv_cache_memory_bytes=48 << 20, seed=0, **flags)
+    lengths = (5, 9, 9, 14)  # so that steps are of four, three and one sequences
+    prompts = [{"prompt_token_ids": list(range(100 * number, 100 * number + 20))} for number in range(1, 5)]
+    greedy = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False) for length in lengths]
+    drawn = [SamplingParams(temperature=0.8, seed=3, top_k=20, max_tokens=6, ignore_eos=True, detokenize=False, logprobs=1)]
+    found = llm.generate(prompts, greedy, use_tqdm=False) + llm.generate(prompts[:1], drawn, use_tqdm=False)
+    graphs = llm._loop.executor.worker.graphs
+    llm.close()
+    return [output.outputs[0].token_ids for output in found], graphs
+
+
+def test_texts_are_the_same_with_tapes_and_without():
+    taped, graphs = answers()
+    assert isinstance(graphs, DecodeGraphs)
+    assert {size for (size, _), captured in graphs._captured.items() if captured} == {1, 3, 4}
+    plain, graphs = answers(enforce_eager=True)
+    assert not isinstance(graphs, DecodeGraphs)
+    assert taped == plain
