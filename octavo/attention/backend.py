@@ -68,9 +68,13 @@ class AttentionBackend(Protocol):
         block of the tokens i * block_tokens and on, and entries before a layer's window may be stale."""
         ...
 
-    def run(self, plan: Any, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self, plan: Any, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """Once a layer. q [T, heads, head_dim]; kv [num_blocks, 2, block_tokens, kv_heads, head_dim] with its scales (`kv_format`) holds
-        K and V of the whole context, those of this step's tokens included -> [T, heads, head_dim]. Rows of padding tokens are finite."""
+        K and V of the whole context, those of this step's tokens included; sinks [heads] float32, a score of each head that takes its
+        part of the weight and has no value (gpt-oss, OpenAI 2025) -> [T, heads, head_dim]. Rows of padding tokens are finite."""
         ...
 
 

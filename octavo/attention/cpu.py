@@ -11,7 +11,7 @@ from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
 from octavo.ops.native.binding import DTYPES, Native, Op, shared_native
 
-_ATTENTION = struct.Struct("7P15q2d")
+_ATTENTION = struct.Struct("8P15q2d")
 _NAMES = frozenset(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
@@ -32,14 +32,15 @@ class NativeAttention:
         """`native` None takes the process's own, which there may not be: `supports` then says so."""
         self.native = native or shared_native()
         absent = None if self.native else "there are no C kernels on this machine"
-        self.supports = Supports(devices=frozenset({"cpu"}), dtypes=_NAMES, kv_dtypes=_NAMES, absent=absent)
+        self.supports = Supports(devices=frozenset({"cpu"}), dtypes=_NAMES, kv_dtypes=_NAMES, sinks=True, absent=absent)
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> NativePlan:
         return NativePlan(batch, block_table)
 
     def run(
-        self, plan: NativePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self, plan: NativePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         batch, table, out = plan.batch, plan.block_table, torch.empty(q.shape, dtype=q.dtype)
         assert scales is None, "not a format that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
@@ -47,6 +48,7 @@ class NativeAttention:
         args = _ATTENTION.pack(
             q.data_ptr(), kv.data_ptr(), out.data_ptr(),
             table.data_ptr(), batch.starts.data_ptr(), batch.lengths.data_ptr(), batch.rows.data_ptr(),
+            0 if sinks is None else sinks.data_ptr(),
             batch.rows.shape[0], q.shape[0], shape.heads, shape.kv_heads, shape.head_dim, kv.shape[2],
             q.stride(0), table.stride(0), *kv.stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype], shape.window or 0,
             shape.scale, shape.softcap or 0.0,

@@ -22,7 +22,7 @@ class ReferenceAttention:
     """Takes the slices one by one, with scores in float32."""
 
     name = "reference"
-    supports = Supports(reads_lengths=True)
+    supports = Supports(sinks=True, reads_lengths=True)
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> ReferencePlan:
         starts, lengths, rows = batch.starts.tolist(), batch.lengths.tolist(), batch.rows.tolist()
@@ -30,15 +30,16 @@ class ReferenceAttention:
         return ReferencePlan(block_table, block_tokens, slices)
 
     def run(
-        self, plan: ReferencePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self, plan: ReferencePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         out = torch.zeros_like(q)
         for row, start, end, length in plan.slices:
             first = length - (end - start)  # position of the slice's first token
             oldest = 0 if shape.window is None else max(0, first + 1 - shape.window)  # nothing before it is looked at
             k, v = _gather(plan, kv, scales, row, oldest, length)
             visible = _visible(first, end - start, oldest, length, shape.window, q.device)
-            out[start:end] = attend(q[start:end], k, v, visible, shape)
+            out[start:end] = attend(q[start:end], k, v, visible, shape, sinks)
         return out
 
 
@@ -62,11 +63,17 @@ def _visible(first: int, count: int, oldest: int, length: int, window: int | Non
     return visible if window is None else visible & (keys > queries - window)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, shape: AttentionShape, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
     """softmax(cap(scale * q k^T)) v: q [count, heads, head_dim] over k, v [length, kv_heads, head_dim], neighbouring heads sharing one."""
     grouped = q.float().unflatten(1, (shape.kv_heads, -1))  # [count, kv_heads, sharing, head_dim]
     scores = torch.einsum("qhgd,khd->hgqk", grouped, k.float()) * shape.scale
     if shape.softcap is not None:
         scores = shape.softcap * torch.tanh(scores / shape.softcap)
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        sink = sinks.view(shape.kv_heads, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, sink), dim=-1)
+    weights = scores.softmax(-1)[..., : k.shape[0]]
     return torch.einsum("hgqk,khd->qhgd", weights, v.float()).flatten(1, 2).to(q.dtype)

@@ -55,6 +55,7 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         softcap=architecture.attention_softcap is not None,
+        sinks=architecture.sinks,
         sm=sm,
         graphs=settings.device == "cuda" and bool(settings.graph_sizes),
         drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,

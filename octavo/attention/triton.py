@@ -143,8 +143,10 @@ class TritonAttention:
         return TritonPlan(batch, block_table, block_tokens, batch.slots[group])
 
     def run(
-        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        assert sinks is None, "not a thing that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == plan.block_table.stride(1) == 1
         if self._use_cudnn and cudnn.fits(plan.batch.fresh, q, shape) and cudnn.available(q.device):

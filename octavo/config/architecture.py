@@ -46,6 +46,7 @@ class Architecture:
     tied_embeddings: bool
     attention_scale: float  # multiplies q @ k
     attention_softcap: float | None
+    sinks: bool  # each head has a learned score that takes its part of the weight and has no value
     logits_softcap: float | None
     logits_scale: float  # multiplies the logits
     embedding_scale: float  # multiplies the embeddings
@@ -98,7 +99,7 @@ def _read(config: HfConfig, family: Family) -> Architecture:
         o_bias=attention_bias if family.o_bias is None else family.o_bias,
         mlp_bias=config.flag("mlp_bias"), tied_embeddings=config.flag("tie_word_embeddings"),
         attention_scale=config.number("attention_multiplier", config.number("query_pre_attn_scalar", head_dim) ** -0.5),
-        attention_softcap=config.optional("attn_logit_softcapping"),
+        attention_softcap=config.optional("attn_logit_softcapping"), sinks=family.sinks,
         logits_softcap=config.optional("final_logit_softcapping"), logits_scale=1.0 / config.number("logits_scaling", 1.0),
         embedding_scale=hidden**0.5 if family.scaled_embeddings else config.number("embedding_multiplier", 1.0),
         residual_scale=config.number("residual_multiplier", 1.0),

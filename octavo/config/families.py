@@ -64,6 +64,11 @@ def pattern_windows(config: HfConfig, num_layers: int) -> Windows:
     return _by_type(config, [(i + 1) % every != 0 for i in range(num_layers)])
 
 
+def turn_about_windows(config: HfConfig, num_layers: int) -> Windows:
+    """GPT-OSS: every second layer sees everything, the first a window."""
+    return _by_type(config, [i % 2 == 0 for i in range(num_layers)])
+
+
 def _by_type(config: HfConfig, sliding: list[bool]) -> Windows:
     """As `layer_types` says, or where it is missing as `sliding` does."""
     types = config.get("layer_types") or ["sliding_attention" if yes else "full_attention" for yes in sliding]
@@ -105,6 +110,7 @@ class Family:
     norms: Norms = Norms.PRE
     norm_offset: float = 0.0
     qk_norm: QkNorm | None = None
+    sinks: bool = False  # see Architecture
     qkv_bias: bool | None = None  # None: as attention_bias says
     o_bias: bool | None = None
     scaled_embeddings: bool = False  # by sqrt(hidden)
@@ -120,6 +126,9 @@ _COMMON: Config = {
     "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048, "tie_word_embeddings": False, "hidden_act": "silu",
 }  # fmt: skip
 _QWEN: Config = {"max_position_embeddings": 32768, "sliding_window": 4096}
+_GPT_OSS_ROPE: Config = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 4096,
+}  # fmt: skip
 _GEMMA: Config = {
     "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256,
     "query_pre_attn_scalar": 256, "sliding_window": 4096,
@@ -147,6 +156,12 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "qwen3_moe", ("Qwen3MoeForCausalLM",), {**_QWEN, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
         windows=switched_window, qk_norm=QkNorm.HEAD, experts=experts.qwen_moe,
+    ),
+    Family(
+        "gpt_oss", ("GptOssForCausalLM",),
+        {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128,
+         "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4, "rope_parameters": _GPT_OSS_ROPE},
+        windows=turn_about_windows, experts=experts.gpt_oss, sinks=True,
     ),
     Family(
         "smollm3", ("SmolLM3ForCausalLM",), {"max_position_embeddings": 32768, "rope_theta": 2e6, "tie_word_embeddings": True},

@@ -62,10 +62,11 @@ class PagedAttention(Layer):
         return WindowSpec(num_kv_heads=shape.kv_heads, head_dim=shape.head_dim, window=shape.window, dtype=self.kv_dtype)
 
     def forward(
-        self, qkv: torch.Tensor, ctx: ForwardContext, q_norm: RMSNorm | None = None, k_norm: RMSNorm | None = None
-    ) -> torch.Tensor:
+        self, qkv: torch.Tensor, ctx: ForwardContext, q_norm: RMSNorm | None = None, k_norm: RMSNorm | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         batch = ctx.batch
         norms = (None, None, 0.0) if q_norm is None or k_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
         # q: [T, heads, head_dim]
         q = self.ops.rope_and_write(qkv, self.kv, batch.positions, batch.slots[self.group], self.cos_sin, *norms, self.kv_scales)
-        return self.backend.run(ctx.attention[self.group], q, self.kv, self.shape, self.kv_scales).flatten(1)
+        return self.backend.run(ctx.attention[self.group], q, self.kv, self.shape, self.kv_scales, sinks).flatten(1)

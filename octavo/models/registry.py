@@ -32,6 +32,7 @@ LAYERS = Registry(
         "mixtral": "octavo.models.moe:MixtralLayer",
         "qwen2_moe": "octavo.models.moe:QwenMoeLayer",
         "qwen3_moe": "octavo.models.moe:QwenMoeLayer",
+        "gpt_oss": "octavo.models.moe:GptOssLayer",
         "smollm3": "octavo.models.dense:PreNormLayer",
         "phi3": "octavo.models.dense:PreNormLayer",
         "granite": "octavo.models.dense:PreNormLayer",

@@ -57,7 +57,7 @@ class MemoryPlan:
 def num_parameters(arch: Architecture) -> int:
     """Numbers in the checkpoint, counted from the shapes."""
     attention = arch.hidden * (arch.q_dim + 2 * arch.kv_dim) + arch.q_dim * arch.hidden
-    biases = (arch.q_dim + 2 * arch.kv_dim) * arch.qkv_bias + arch.hidden * arch.o_bias
+    biases = arch.heads * arch.sinks + (arch.q_dim + 2 * arch.kv_dim) * arch.qkv_bias + arch.hidden * arch.o_bias
     mlps = sum(_mlp_parameters(arch, layer.experts) for layer in arch.layers)
     norms = arch.hidden * (4 if arch.norms is Norms.BOTH else 2)
     norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]

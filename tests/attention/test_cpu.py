@@ -46,6 +46,7 @@ def check(
     kv_dtype: torch.dtype = torch.float32,
     padding: tuple[int, int] = (0, 0),
     tolerance: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     random.seed(len(slices))
     torch.manual_seed(len(slices))
@@ -58,9 +59,9 @@ def check(
     kv = torch.randn(len(blocks), 2, block_tokens, shape.kv_heads, shape.head_dim).to(kv_dtype)
     batch = batch_of(slices, *padding, rows)
     q = torch.randn(batch.num_tokens, shape.heads, shape.head_dim).to(dtype)
-    got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape)
+    got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape, None, sinks)
     reference = ReferenceAttention()
-    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape)
+    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape, None, sinks)
     tolerance = tolerance or TOLERANCE[dtype]
     torch.testing.assert_close(got.float(), want, rtol=tolerance, atol=tolerance)
 
@@ -95,6 +96,14 @@ def test_windows(backend: NativeAttention, window: int) -> None:
 
 def test_soft_cap(backend: NativeAttention) -> None:
     check(backend, MIXED, AttentionShape(4, 2, 32, 1.0, softcap=3.0))
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_sinks(backend: NativeAttention, window: int | None) -> None:
+    """Once a row, however its context is cut; one far above all scores takes all weight."""
+    shape, sinks = AttentionShape(4, 2, 32, 0.2, window=window), torch.tensor([-3.0, 0.0, 2.5, 200.0])
+    check(backend, MIXED, shape, sinks=sinks)
+    check(backend, [(1, 900)], shape, sinks=sinks)
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 640, 1001])

@@ -42,6 +42,16 @@ def slow(q, keys, values, shape, position):
     return out
 
 
+def test_a_sink_is_a_key_without_a_value():
+    shape = AttentionShape(2, 1, 8, 0.5)
+    table, kv, q = torch.tensor([[0]], dtype=torch.int32), torch.randn(1, 2, 4, 1, 8), torch.randn(1, 2, 8)
+    backend, sinks = ReferenceAttention(), torch.tensor([0.3, 1.7])
+    plan = backend.plan(make_batch([(0, 1, 3)]), 0, table, 4)
+    scores = 0.5 * q[0] @ kv[0, 0, :3, 0].T  # [heads, 3]
+    weights = scores.exp() / (scores.exp().sum(-1) + sinks.exp()).unsqueeze(-1)
+    torch.testing.assert_close(backend.run(plan, q, kv, shape, None, sinks)[0], weights @ kv[0, 1, :3, 0])
+
+
 @pytest.mark.parametrize("block_tokens", [1, 4, 16])
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize(("heads", "kv_heads", "softcap"), [(4, 4, None), (6, 2, 2.0), (3, 1, None)])

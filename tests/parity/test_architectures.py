@@ -27,6 +27,7 @@ MODELS = {
         "qwen3_moe",
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0], "head_dim": 16},
     ),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 5, "num_experts_per_tok": 3, "head_dim": 16, "sliding_window": 6}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
     "smollm3 with windows": ("smollm3", {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}),
     "phi3": ("phi3", {}),

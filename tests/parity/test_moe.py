@@ -11,7 +11,7 @@ from octavo import LLM, SamplingParams
 from octavo.models.load import WeightsMismatch, load
 from octavo.models.registry import build_model
 from tests.models.test_load import lazy, refused, tensors_for
-from tests.parity.conftest import random_tokens
+from tests.parity.memory import random_tokens
 from tests.parity.tiny import SETTINGS, tiny
 
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
@@ -67,6 +67,7 @@ def test_experts_that_are_there_twice_are_refused():
     [
         ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}),
         ("mixtral", {"num_local_experts": 4}),
+        ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 6}),
     ],
 )
 def test_greedy_text_in_chunks_is_that_of_transformers(make_pair, tmp_path, model_type, config):

@@ -15,6 +15,7 @@ struct attention {
     const char *kv;
     char *out; /* [tokens, heads, head_dim] */
     const int32_t *table, *starts, *lengths, *rows;
+    const float *sinks; /* [heads]: a score of each head that has no value and takes its part of the weight; or none */
     int64_t num_slices, tokens, heads, kv_heads, head_dim, block_tokens;
     int64_t ld_q, ld_table, kv_block, kv_which, kv_token, kv_head; /* elements */
     int64_t type, kv_type, window;                                 /* window 0: all */
@@ -23,7 +24,7 @@ struct attention {
 
 /* One piece of work: rows [row, row + rows) of a slice and kv head against the keys [begin, end). */
 struct piece {
-    int64_t slice, head, row, rows, begin, end;
+    int64_t slice, head, row, rows, begin, end, part;
 };
 
 /* What a lane keeps while it works on a piece. */
@@ -174,8 +175,9 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         int64_t row = p->row + r, at = (first + row / group(a)) * a->ld_q + (p->head * group(a) + row % group(a)) * dim;
         convert(t->q + r * dim, a->q + at * dtype_bytes((int)a->type), (int)a->type, dim);
         multiply(t->q + r * dim, (float)a->scale, dim);
-        t->most[r] = -INFINITY;
-        t->total[r] = 0;
+        int sink = a->sinks && p->part == 0;
+        t->most[r] = sink ? a->sinks[p->head * group(a) + row % group(a)] : -INFINITY;
+        t->total[r] = sink;
     }
     memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
     memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
@@ -293,6 +295,7 @@ static void attention(struct lane *lane, const void *args) {
             int64_t part = (item - first) % parts, tile_of_all = (item - first) / parts, tile = tiles - 1 - tile_of_all % tiles;
             struct piece p = {.slice = s, .head = tile_of_all / tiles, .row = tile * ROWS};
             p.rows = rows - p.row < ROWS ? rows - p.row : ROWS;
+            p.part = part;
             p.begin = oldest_seen(a, position(a, s, p.row));
             p.end = position(a, s, p.row + p.rows - 1) + 1;
             if (!split) {
