@@ -33,7 +33,7 @@ def _refused(reason: str, *harmless: object, takes: Takes = "value", short: str 
 
 
 _ONE_REPLICA = "this version runs one replica; start several servers behind a balancer instead"
-_NO_MOE = "there are no experts to place or to balance in the models of this version"
+_NO_MOE = "experts are cut over ranks like other layers in this version, not placed on ranks of their own"
 _ONE_RANK = "only several ranks exchange data; there is one"
 _NO_RECURRENT = "the models of this version have no recurrent layers"
 _TEXT_ONLY = "the models of this version read text only"
