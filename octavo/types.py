@@ -52,22 +52,45 @@ RequestOutputKind = OutputKind  # vLLM's name for it
 
 
 @dataclass(frozen=True)
+class Thinking:
+    """What a model thinks before it answers, between two tags. `opened`: the prompt has begun it."""
+
+    opening: str
+    closing: str
+    opened: bool
+
+
+CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True)
 class StructuredOutputs:
     """Exactly one constraint on the text (vLLM's `StructuredOutputsParams`)."""
 
-    json: str | dict[str, Any] | None = None
+    json: str | dict[str, Any] | None = None  # a JSON schema
     json_object: bool | None = None
     regex: str | None = None
     choice: list[str] | None = None
-    grammar: str | None = None
+    grammar: str | None = None  # in Lark's form, or in GBNF
+    disable_any_whitespace: bool = False  # between the parts of a JSON text
+    whitespace_pattern: str | None = None  # a regular expression for it
+    thinking: Thinking | None = None  # filled in by the front: the constraint begins behind it
 
     def __post_init__(self) -> None:
-        given = [name for name in ("json", "json_object", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise InvalidRequest("structured_outputs", given, "give exactly one of json, json_object, regex, choice, grammar")
-        value = getattr(self, given[0])
-        if value is False or value == "" or value == []:
-            raise InvalidRequest(f"structured_outputs.{given[0]}", value, "the constraint is empty; leave the field out instead")
+            raise InvalidRequest("structured_outputs", given, f"give exactly one of {', '.join(CONSTRAINTS)}")
+        if self.value is False or self.value == "" or self.value == []:
+            raise InvalidRequest(f"structured_outputs.{self.kind}", self.value, "the constraint is empty; leave the field out instead")
+
+    @property
+    def kind(self) -> str:
+        """Which of the constraints it is."""
+        return next(name for name in CONSTRAINTS if getattr(self, name) is not None)
+
+    @property
+    def value(self) -> Any:
+        return getattr(self, self.kind)
 
 
 StructuredOutputsParams = StructuredOutputs  # vLLM's name for it

@@ -24,6 +24,22 @@ class Limit(Protocol):
     def leave(self, sequence: Sequence) -> None: ...
 
 
+class Preparation:
+    """Holds requests back while something outside of the core is prepared for them, such as their grammar."""
+
+    def __init__(self) -> None:
+        self.pending: set[str] = set()  # ids of requests
+
+    def clip(self, sequence: Sequence, n: int) -> int:
+        return 0 if sequence.request_id in self.pending else n
+
+    def enter(self, sequence: Sequence) -> None:
+        pass
+
+    def leave(self, sequence: Sequence) -> None:
+        pass
+
+
 def needs_vocabulary_slot(params: SamplingParams) -> bool:
     """Whether its sampling needs columns as wide as the vocabulary: counts, masks or biases."""
     return bool(

@@ -80,6 +80,7 @@ class Scheduler:
         # In a pipeline a stage learns what was sampled only with the commit, so a sequence that samples waits for it.
         self._exclusive = settings.pipeline_parallel_size > 1
         self._crowded: object = None  # who did not fit, and into what
+        self._num_masked = 0  # of those that run
         self._context = 0  # tokens planned, over all that run
         self._arrivals = self._admissions = self._steps = 0
 
@@ -112,11 +113,11 @@ class Scheduler:
         self.waiting.extend(arrived)
         self._unseen += arrived
 
-    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
-        """The front ended a continuation after its first `num_tokens` output tokens. Does nothing if it has ended already."""
+    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int | None = None) -> None:
+        """The caller ended a continuation, after its first `num_tokens` output tokens or all. Does nothing if it has ended already."""
         seq = self._live.get(request_id, {}).get(index)
         if seq is not None:
-            self.counts["tokens_past_finish"] += max(0, seq.num_output - num_tokens)
+            self.counts["tokens_past_finish"] += 0 if num_tokens is None else max(0, seq.num_output - num_tokens)
             self._end(seq, reason)
 
     def abort(self, request_id: str) -> None:
@@ -344,6 +345,7 @@ class Scheduler:
         seq.scored = hit.num_tokens
         self.cache.hold(seq, hit)
         self._context += seq.planned
+        self._num_masked += seq.masked
         self.running.push(seq)
         for limit in self.limits:
             limit.enter(seq)
@@ -361,7 +363,10 @@ class Scheduler:
         self._steps += 1
         decoding = zip(step.slices, step.sequences) if self._exclusive else ()
         newest = tuple((piece.row, seq.tokens[-1]) for piece, seq in decoding if not piece.tokens)
-        plan = Plan(self._steps, tuple(step.slices), tuple(step.admitted), tuple(self._retired), tuple(step.grown), newest=newest)
+        slices, masked = tuple(step.slices), ()
+        if self._num_masked:
+            masked = tuple(i for i, seq in enumerate(step.sequences) if seq.masked and slices[i].sample)
+        plan = Plan(self._steps, slices, tuple(step.admitted), tuple(self._retired), tuple(step.grown), masked, newest=newest)
         self._retired.clear()
         registered = [(seq, self.cache.register(seq, seq.planned)) for seq in step.chunks]
         for seq in step.chunks:
@@ -563,6 +568,7 @@ class Scheduler:
         seq.row = -1
         seq.steady = None
         self._context -= seq.planned
+        self._num_masked -= seq.masked
         seq.planned = seq.drafts = seq.fed = 0
 
 

@@ -16,7 +16,7 @@ class Sequence:
 
     __slots__ = (  # noqa: RUF023  in the order of __init__
         "request", "request_id", "index", "number", "order", "lead", "seed",
-        "tokens", "num_prompt", "bound", "ending",
+        "tokens", "num_prompt", "bound", "ending", "masked",
         "pending", "drafts", "unsure", "planned", "fed", "spread",
         "row", "generation", "steady", "room",
         "blocks", "dropped", "capacity", "chain", "registered", "caching", "private",
@@ -40,6 +40,7 @@ class Sequence:
         max_tokens = max_model_len if params.max_tokens is None else params.max_tokens
         self.bound = min(self.num_prompt + max_tokens, max_model_len) - 1  # most tokens whose KV is ever needed
         self.ending = params.ending_token_ids
+        self.masked = params.structured_outputs is not None  # sampling waits for a mask
 
         self.pending = 0  # sampled by steps in flight, not read yet
         self.drafts = 0  # waiting in the device row, to be verified by the next step

@@ -19,11 +19,13 @@ from octavo.core.limits import SlotPool
 from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor
+from octavo.engine.grammars import Grammars
 from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
+from octavo.grammar.library import Vocabulary
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.parallel.meeting import Layout, Meeting
 from octavo.plan.cost import SHIPPED, cost_model
@@ -76,12 +78,18 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
     costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), StepLog())
     cache = KVCache(layout, settings.enable_prefix_caching)
-    scheduler = Scheduler(settings, cache, [slots], step_budget(settings, costs))
+    grammars = Grammars(lambda: _vocabulary(checkpoint, architecture.vocab), time.monotonic)
+    scheduler = Scheduler(settings, cache, [slots, grammars.preparation], step_budget(settings, costs))
     gc.collect()
     gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs)
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
+
+
+def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> Vocabulary:
+    """What grammars need of the tokeniser, made when the first constraint comes."""
+    return Vocabulary(checkpoint.tokenizer(), vocab_size, checkpoint.eos_token_ids)
 
 
 def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from octavo.core.plan import Plan, StepOutput
 
@@ -24,8 +25,9 @@ class Executor(Protocol):
         """Start the step on every rank, in submission order; for a plan with `masked` slices only its forward half."""
         ...
 
-    def sample(self, plan: Plan, masks: Any) -> None:
-        """Second half of a plan with `masked` slices: `masks` holds packed token bits per masked slice, in `plan.masked` order."""
+    def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
+        """Second half of a plan with `masked` slices: `masks` holds packed token bits per masked slice, in `plan.masked` order, or
+        None for one whose tokens need none."""
         ...
 
     def check(self) -> None:

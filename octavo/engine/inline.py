@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from octavo.core.plan import Plan, StepOutput
 from octavo.engine.executor import StepFuture
@@ -16,7 +17,7 @@ class Worker(Protocol):
 
     def forward(self, plan: Plan) -> None: ...
 
-    def sample(self, plan: Plan, masks: Any) -> StepFuture: ...
+    def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> StepFuture: ...
 
     def enter_thread(self) -> None:
         """Called by a thread that will wait for results, before it does."""
@@ -49,7 +50,7 @@ class InlineExecutor:
         self.worker.forward(plan)
         return self._halves.setdefault(plan.step, Deferred())
 
-    def sample(self, plan: Plan, masks: Any) -> None:
+    def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
         self._halves.pop(plan.step).inner = self.worker.sample(plan, masks)
 
     def check(self) -> None:

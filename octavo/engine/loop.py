@@ -15,6 +15,7 @@ from octavo.core.plan import Plan
 from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
+from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.steps import StepLog
 from octavo.engine.watch import Watch
@@ -54,7 +55,7 @@ class EngineLoop:
 
     def __init__(
         self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1,
-        costs: LearnedCosts | None = None,
+        costs: LearnedCosts | None = None, grammars: Grammars | None = None,
     ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.executor = executor
@@ -67,6 +68,7 @@ class EngineLoop:
         self.costs = costs
         self.step_log = costs.log if costs else StepLog()
         self.watch = Watch(costs, self.step_ended_at_s)
+        self.grammars = grammars or Grammars(no_vocabulary, clock)
         self.stopping = False
         self._warn_at = 1  # preemptions
 
@@ -82,21 +84,28 @@ class EngineLoop:
                     self._add(command)
                 case Finish(request_id, index, reason, num_tokens):
                     self.scheduler.finish(request_id, index, reason, num_tokens)
+                    self.grammars.forget(request_id, index)
                 case Abort(request_id):
                     self.scheduler.abort(request_id)
+                    self.grammars.forget(request_id)
                 case Ask():
                     self.outbox.answer(command, self._answer(command.what))
                 case Stop():
                     self.stopping = True
                     if not command.drain:
                         self.scheduler.abort_all()
+                        self.grammars.forget_all()
 
     def step(self) -> None:
         now_s = self.clock()
         self.step_log.begin(now_s)
+        if self.grammars.active:
+            self._tell(self.grammars.collect())
         plan = self.scheduler.plan(now_s)
         if plan is not None:
             self._submit(plan)
+        elif not self.flight:
+            self.grammars.wait()
         if self.flight and (len(self.flight) > self.depth or plan is None):
             self._commit(*self.flight.popleft())
 
@@ -112,6 +121,7 @@ class EngineLoop:
 
     def close(self) -> None:
         self.flight.clear()
+        self.grammars.close()
         self.executor.close()
 
     def _add(self, add: Add) -> None:
@@ -124,6 +134,8 @@ class EngineLoop:
                 SequenceOutput(add.request.id, index, finish_reason=FinishReason.ERROR, stop_reason=str(refusal))
                 for index in range(add.request.params.n)
             ])
+        else:
+            self.grammars.add(add.request)
 
     def _submit(self, plan: Plan) -> None:
         try:
@@ -132,6 +144,32 @@ class EngineLoop:
             raise
         except Exception as error:
             self._failed(plan, error)
+        else:
+            if plan.masked:
+                self._sample(plan)
+
+    def _sample(self, plan: Plan) -> None:
+        """Second half of the newest plan: masks hang on all tokens before it, so the plans ahead of it are committed first."""
+        while self.flight[0][0] is not plan:
+            self._commit(*self.flight.popleft())
+        masks, ended = self.grammars.masks(plan, self.scheduler.flight[-1].sequences)
+        self._tell(ended)
+        try:
+            self.executor.sample(plan, masks)
+        except ExecutorDead:
+            raise
+        except Exception as error:
+            self.flight.pop()
+            self._failed(plan, error)
+
+    def _tell(self, news: list[SequenceOutput]) -> None:
+        """Send news, with what constraints make of them."""
+        if self.grammars.active:
+            news = self.grammars.follow(news)
+            for said in news:
+                if said.finish_reason is not None:
+                    self.scheduler.finish(said.request_id, said.index, said.finish_reason)
+        self.outbox.send(news)
 
     def _commit(self, plan: Plan, future: StepFuture) -> None:
         try:
@@ -148,7 +186,7 @@ class EngineLoop:
         self.watch.step(self.scheduler, shape, seconds, now_s)
         self.step_tokens.add(shape.num_tokens)
         self.step_sequences.add(shape.num_sequences)
-        self.outbox.send(self.scheduler.commit(plan, output, now_s))
+        self._tell(self.scheduler.commit(plan, output, now_s))
         self._warn_of_preemptions()
 
     def _warn_of_preemptions(self) -> None:
@@ -163,7 +201,7 @@ class EngineLoop:
         log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
         self.step_ended_at_s = self.clock()
         self.step_log.rest()
-        self.outbox.send(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
+        self._tell(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
     def _answer(self, what: str) -> object:
         if what == "stats":

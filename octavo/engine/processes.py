@@ -76,7 +76,7 @@ class ProcessExecutor:
         self._pending.append(step)
         return step
 
-    def sample(self, plan: Plan, masks: Any) -> None:
+    def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
         self._tell(("sample", plan, masks))
 
     def check(self) -> None:
@@ -176,6 +176,7 @@ def run_worker(status: Status, fd: int, board_fd: int, number: int, num_ranks: i
     reports = number == num_ranks - 1
     if reports:
         threading.Thread(target=_send_outcomes, args=(worker, launched, link, status, alone), name="outcomes", daemon=True).start()
+    failed: Raised | None = None  # forward half, whose outcome is told when the second half comes: a plan has one
     while True:
         try:
             message: Message = board.read(number, link.recv_bytes())
@@ -184,13 +185,14 @@ def run_worker(status: Status, fd: int, board_fd: int, number: int, num_ranks: i
             return
         board.note(number, told=message[1].step)
         try:
-            future = _launch(worker, message)
+            future = failed or _launch(worker, message)
             board.note(number, launched=message[1].step)
         except Exception as error:
             if not alone:  # the others wait for this rank in a collective
                 raise
             future = Raised(error)
-        if reports and future is not None:
+        failed = future if message[0] == "forward" and isinstance(future, Raised) else None
+        if reports and future is not None and failed is None:
             launched.put(future)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from octavo.core.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,16 @@ class Masks:
 
     at: tuple[int, ...]  # the M positions
     bits: torch.Tensor  # [M, ceil(vocab / 32)] int32: a set bit allows the token
+
+
+def unpack(plan: Plan, packed: Sequence[bytes | None]) -> Masks | None:
+    """The masks of a plan's `masked` slices, given as bytes in that order. None for a slice leaves its tokens alone."""
+    place = dict(zip((i for i, piece in enumerate(plan.slices) if piece.sample), range(len(plan.slices))))
+    found = [(place[i], bits) for i, bits in zip(plan.masked, packed, strict=True) if bits is not None]
+    if not found:
+        return None
+    words = torch.frombuffer(bytearray(b"".join(bits for _, bits in found)), dtype=torch.int32)
+    return Masks(tuple(at for at, _ in found), words.view(len(found), -1))
 
 
 def mask_tokens(logits: torch.Tensor, masks: Masks) -> torch.Tensor:

@@ -15,9 +15,10 @@ from octavo.serve.errors import ApiError
 from octavo.serve.parts import AnswerReader, CallArguments, CallBegin, Content, Part, Reader, Reading
 from octavo.serve.reasoning.format import REASONING_FORMATS
 from octavo.serve.reasoning.think_tags import ThinkTags
+from octavo.serve.tools.forced import ListedCalls, NamedCall, list_schema
 from octavo.serve.tools.format import TOOL_FORMATS, ToolFormat
 from octavo.text.detokenize import Tokenizer
-from octavo.types import InvalidRequest, SamplingParams
+from octavo.types import InvalidRequest, SamplingParams, StructuredOutputs, Thinking
 
 MAX_TOOLS = 128  # as OpenAI's API
 CALL_ID = "call_{:.24}"
@@ -140,8 +141,10 @@ def answer_format(config: ServerConfig, use: ToolUse | None, prompt: str) -> Ans
 def _tool_format(config: ServerConfig, use: ToolUse | None) -> ToolFormat | None:
     if use is None or use.choice == "none":
         return None
+    if use.named:
+        return NamedCall(use.choice)
     if use.forced:
-        raise ApiError(400, '`tool_choice` can be "none" or "auto" here.', param="tool_choice")
+        return ListedCalls()
     if not config.enable_auto_tool_choice or config.tool_call_parser is None:
         message = '`tool_choice` "auto" needs the server\'s flags --enable-auto-tool-choice and --tool-call-parser.'
         raise ApiError(400, message, param="tool_choice")
@@ -149,8 +152,23 @@ def _tool_format(config: ServerConfig, use: ToolUse | None) -> ToolFormat | None
 
 
 def adapted(params: SamplingParams, form: AnswerFormat, tokenizer: Tokenizer) -> SamplingParams:
-    """The parameters with what the format needs: control tokens among its markers must not be left out of the text."""
-    return replace(params, skip_special_tokens=False) if any(_is_special(tokenizer, marker) for marker in form.markers) else params
+    """The parameters with what the format needs: control tokens among its markers stay in the text, forced calls are constrained, and
+    constraints begin behind the reasoning. Raises `InvalidRequest`."""
+    if any(_is_special(tokenizer, marker) for marker in form.markers):
+        params = replace(params, skip_special_tokens=False)
+    constraint = params.structured_outputs
+    if form.use is not None and form.use.forced:
+        if constraint is not None:
+            raise InvalidRequest("tool_choice", form.use.choice, "it cannot be forced together with another constraint on the text")
+        constraint = StructuredOutputs(json=_forced_schema(form.use))
+    if constraint is not None and form.reasoning is not None:
+        constraint = replace(constraint, thinking=Thinking(form.reasoning.opening, form.reasoning.closing, form.opened))
+    return params if constraint is params.structured_outputs else replace(params, structured_outputs=constraint)
+
+
+def _forced_schema(use: ToolUse) -> dict[str, Any]:
+    parameters = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in use.tools}
+    return parameters[use.choice] if use.named else list_schema(parameters, 1 if not use.parallel else None)
 
 
 def _is_special(tokenizer: Tokenizer, marker: str) -> bool:

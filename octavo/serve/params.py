@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.serve.constraints import constraint_of
 from octavo.serve.errors import ApiError
 from octavo.serve.schemas import ChatBody, CompletionBody, SamplingBody
 from octavo.text.intake import Intake
@@ -15,8 +16,8 @@ COPIED = (
     "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 REFUSED = (
-    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "use_beam_search",
-    "logits_processors", "prompt_embeds", "kv_transfer_params", "thinking_token_budget", "repetition_detection", "suffix", "audio",
+    "use_beam_search", "logits_processors", "prompt_embeds", "kv_transfer_params", "thinking_token_budget", "repetition_detection",
+    "suffix", "audio",
 )  # fmt: skip
 MAX_STOP_CHARACTERS = 32_768  # of all stop strings together
 MAX_BAD_WORDS = 1_000
@@ -41,6 +42,7 @@ def check_supported(body: SamplingBody) -> None:
 def sampling_params(body: SamplingBody, intake: Intake) -> SamplingParams:
     """Raises `InvalidRequest` and `ApiError`."""
     given: dict[str, Any] = {name: value for name in COPIED if (value := getattr(body, name)) is not None}
+    given["structured_outputs"] = constraint_of(body)
     given["output_kind"] = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     if body.logit_bias is not None:
         given["logit_bias"] = _logit_bias(body.logit_bias)

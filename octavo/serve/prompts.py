@@ -1,4 +1,4 @@
-"""From texts, token ids and messages to requests. Long texts are tokenised in a thread, so that running streams do not wait."""
+"""From texts, token ids and messages to requests. Long texts and constraints are looked at in a thread: running streams do not wait."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.serve.constraints import asking_field
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.schemas import ChatBody, SamplingBody
 from octavo.text.template import ChatTemplate
-from octavo.types import Request, SamplingParams
+from octavo.types import InvalidRequest, Request, SamplingParams
 
 LONG_TEXT_CHARACTERS = 20_000
 MAX_PROMPTS = 2048
@@ -39,8 +40,13 @@ async def make_request(
             must_have_room=body.max_tokens is not None or getattr(body, "max_completion_tokens", None) is not None,
         )
 
-    if isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(make)
+    if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS):
+        try:
+            return await asyncio.to_thread(make)
+        except InvalidRequest as error:
+            if error.field.startswith("structured_outputs."):
+                error.field = asking_field(body)
+            raise
     return make()
 
 

@@ -60,13 +60,14 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     add_special_tokens: bool | None = None
     echo: bool | None = None
-    # Refused while they ask for something, see octavo/serve/params.py
+    # At most one constraint, see octavo/serve/constraints.py
     response_format: Any = None
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    # Refused while they ask for something, see octavo/serve/params.py
     use_beam_search: Any = None
     logits_processors: Any = None
     prompt_embeds: Any = None

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo.grammar.library import check
 from octavo.text.detokenize import Tokenizer
-from octavo.types import InvalidRequest, Request, SamplingParams
+from octavo.types import InvalidRequest, Request, SamplingParams, StructuredOutputs
 
 # Sampling defaults that a model's generation_config.json may set.
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -49,6 +50,7 @@ class Intake:
         """The request, complete. With `must_have_room` an explicit `max_tokens` that the context cannot hold is refused; else the model's
         length ends the text. Raises `InvalidRequest`."""
         params.check_vocabulary(self.vocab_size, self.max_logprobs)
+        self._check_constraint(params.structured_outputs)
         tokens = self._truncated(self._tokens(prompt, add_special_tokens), params)
         self._check_length(len(tokens), params, must_have_room)
         return Request(
@@ -69,6 +71,12 @@ class Intake:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise InvalidRequest("prompt", token, f"token ids are integers from 0 to {self.vocab_size - 1}")
         return prompt
+
+    def _check_constraint(self, constraint: StructuredOutputs | None) -> None:
+        if constraint is not None:
+            if self.tokenizer is None:
+                raise InvalidRequest(f"structured_outputs.{constraint.kind}", constraint.value, "a constraint on texts needs a tokeniser")
+            check(constraint)
 
     def _truncated(self, tokens: Sequence[int], params: SamplingParams) -> Sequence[int]:
         keep = params.truncate_prompt_tokens

@@ -68,6 +68,7 @@ class Continuation:
 
     def push(self, news: SequenceOutput) -> bool:
         """Take in the news; True when a stop string has ended the text, which the engine does not know yet."""
+        by_token = news.finish_reason is FinishReason.STOP and bool(news.token_ids)  # else a grammar has ended it, behind its last token
         if self.deferred:
             if news.finish_reason is None:
                 self.keep(news.token_ids)
@@ -81,7 +82,7 @@ class Continuation:
             self._token_ids.append(token_id)
             self.num_tokens += 1
             if self._detokenizer is not None:
-                shown = self._include_stop or at < last or news.finish_reason is not FinishReason.STOP
+                shown = self._include_stop or at < last or not by_token
                 if shown and self._extend(self._detokenizer.push(token_id)):
                     return True
         if news.finish_reason is not None:

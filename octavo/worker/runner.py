@@ -16,7 +16,7 @@ from octavo.context import Batch, ForwardContext
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan
 from octavo.sampling.elsewhere import SampledElsewhere
-from octavo.sampling.grammar import Masks
+from octavo.sampling.grammar import Masks, unpack
 from octavo.sampling.reader import Reader
 from octavo.sampling.sampled import Fetching, Sampled
 from octavo.sampling.sampler import Recipe, Sampler
@@ -78,13 +78,13 @@ class Runner:
         self._forward(plan)
 
     @torch.inference_mode()
-    def sample(self, plan: Plan, masks: Masks | None = None) -> Fetching:
-        """Second half: logits, sampling, and what the rows note of it."""
+    def sample(self, plan: Plan, masks: Sequence[bytes | None] = ()) -> Fetching:
+        """Second half: logits, sampling, and what the rows note of it. `masks`: token bits for each of the plan's masked slices."""
         assert self._forwarded is not None, "sample follows the forward of the same plan"
         batch, hidden = self._forwarded
         self._forwarded = None
         recipe = self.sampler.recipe(plan, self.rows.held)
-        sampled = self._sampled(batch, hidden[batch.sample_at], recipe, masks)
+        sampled = self._sampled(batch, hidden[batch.sample_at], recipe, unpack(plan, masks))
         return sampled.fetch(plan, [reader.read(plan, hidden, self.model.logits) for reader in self.readers])
 
     @torch.inference_mode()

@@ -132,7 +132,7 @@ BAD_FIELDS = [
     ("bad_words", "x"), ("bad_words", ["x"] * 2000), ("prompt_logprobs", 21), ("prompt_logprobs", -2), ("stream", "yes"),
     ("stream_options", 5), ("priority", "high"), ("cache_salt", ""), ("cache_salt", 5), ("request_id", 5), ("model", 5),
     ("truncate_prompt_tokens", -2), ("skip_special_tokens", 3), ("ignore_eos", "no"), ("use_beam_search", True),
-    ("structured_outputs", {"json_object": True}), ("guided_json", {"a": 1}), ("response_format", {"type": "json_object"}),
+    ("structured_outputs", 3), ("guided_json", {"type": "a"}), ("response_format", {"type": "xml"}),
     ("logits_processors", ["x"]), ("prompt_embeds", "AAAA"),
 ]  # fmt: skip
 

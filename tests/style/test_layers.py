@@ -7,7 +7,7 @@ from tests.style.source import Source, sources
 BASE = ("types", "env", "logs")
 TENSORS = (*BASE, "context", "registry", "core", "config", "ops")
 NETWORK = (*TENSORS, "parallel", "quant", "attention", "layers")
-HANDS = (*NETWORK, "models", "sampling", "drafting", "text", "plan", "worker")
+HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", "worker")
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
@@ -20,7 +20,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "config": BASE,
     "core": ("types", "config"),
     "plan": ("core", "config", *BASE),
-    "text": ("types", "config", "env"),
+    "text": ("types", "config", "env", "grammar.library"),
+    "grammar": ("types", "text.detokenize"),
     "ops": ("context", "env", "config.experts"),
     "parallel": TENSORS,
     "quant": (*TENSORS, "parallel"),
@@ -32,7 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "worker": HANDS,
     "engine.build": (*HANDS, "engine"),  # puts an engine together, so it knows the worker
     "engine.inline": (*HANDS, "engine"),
-    "engine": ("core", "config", "plan", *BASE),
+    "engine": ("core", "config", "plan", "grammar", *BASE),
     "histogram": (),
     "metrics": ("types", "engine.client", "histogram"),
     "llm": ("engine", "config", "plan", "text", "progress", "models.checkpoint", *BASE),
@@ -44,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
-TORCH_FREE = ("types", "env", "registry", "config", "core", "plan", "simulate", "text", "cli", "progress", "metrics")
+TORCH_FREE = ("types", "env", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics")
 PURE = (
     "torch",
     "numpy",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.serve.parts import Reader, Reading
 from octavo.serve.tools.json_calls import read_calls
+from octavo.types import InvalidRequest
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,19 @@ class ListedCalls:
             yield from reader.skip_last_space()
         else:
             reader.refuse()
+
+
+def list_schema(parameters: Mapping[str, dict[str, Any]], max_calls: int | None) -> dict[str, Any]:
+    """The JSON schema of such a list, from the schemas of the tools' parameters by name. Raises `InvalidRequest`."""
+    definitions: dict[str, dict[str, Any]] = {}
+    calls: list[dict[str, Any]] = []
+    for name, schema in parameters.items():
+        own = dict(schema)
+        for key in ("$defs", "definitions"):  # references count from the root
+            for title, definition in own.pop(key, {}).items():
+                if definitions.setdefault(key, {}).setdefault(title, definition) != definition:
+                    raise InvalidRequest("tools", name, f"{key}.{title} means something else in another tool; give them different names")
+        fields = {"name": {"const": name}, "parameters": own}
+        calls.append({"type": "object", "properties": fields, "required": ["name", "parameters"], "additionalProperties": False})
+    most = {} if max_calls is None else {"maxItems": max_calls}
+    return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **most, **definitions}

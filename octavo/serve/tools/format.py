@@ -12,7 +12,10 @@ from octavo.serve.parts import Reader, Reading
 class ToolFormat(Protocol):
     """How a kind of model writes calls of tools into its text."""
 
-    markers: tuple[str, ...]  # texts that it needs to see, although they may be control tokens
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that it needs to see, although they may be control tokens."""
+        ...
 
     def read(self, reader: Reader, known: AbstractSet[str]) -> Reading[None]:
         """Tell calls and content. `known`: the tools that were offered; what names another one is still a call, if a marker says so."""
