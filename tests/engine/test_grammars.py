@@ -33,6 +33,7 @@ ASKED = [
     params(StructuredOutputs(choice=["yes", 'no, "never"']), min_tokens=20),
     params(StructuredOutputs(regex="a{5}b"), stop=["aaa"]),
     params(StructuredOutputs(json=SCHEMA), max_tokens=3),
+    *[params(StructuredOutputs(regex="[0-9]{40}"), max_tokens=45)] * 3,  # a token a digit: long enough to be preempted
 ]
 
 
