@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo import LLM
-from tests.parity.conftest import random_tokens
+from tests.parity.memory import random_tokens
 
 SMALL = {"skip_tokenizer_init": True, "max_model_len": 64, "kv_cache_memory_bytes": 1 << 20, "block_size": 8, "dtype": "float32"}
 
