@@ -30,7 +30,11 @@ def forward(c, peek=lambda x: x):
         return model.logits(peek(hidden)[batch.sample_at])
 
 
-@pytest.mark.parametrize("family", [row.name for row in FAMILIES])
+# References of experts read on the host which were chosen; the kernels for a GPU, which are captured, do not.
+EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"}
+
+
+@pytest.mark.parametrize("family", [row.name for row in FAMILIES if row.name not in EXPERTS])
 def test_shapes_are_enough(family):
     assert forward(tiny(family)).shape == (2, 50)
 
