@@ -25,10 +25,10 @@ from dataclasses import replace
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.ops.route import Routes
 from octavo.ops.table import Grouped, form, grouped_cut, grouped_rows
+from octavo.ops.triton.dependent import follow
 from octavo.ops.triton.share_out import Tiles, share_out
 from octavo.ops.triton.skinny import activated
 
@@ -63,9 +63,7 @@ def _tiles(
     """y [pairs, N]. Grid: (N / BLOCK_N, tiles). PER_ROW pairs share a row of x."""
     HALVES: tl.constexpr = 2 if GATE > 0 else 1
     EVEN: tl.constexpr = K % BLOCK_K == 0
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     record = records + tl.program_id(1) * 4
     rows = tl.load(record + 2)
     if rows == 0:
@@ -113,9 +111,7 @@ def _pairs(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """y [pairs, N], gated. Grid: (N / BLOCK_N, pairs). BLOCK_K covers K."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     pair = tl.program_id(1).to(tl.int64)
     expert = tl.load(chosen + pair)
     if (expert < 0) | (expert >= num_experts):
@@ -144,9 +140,7 @@ def _pair_sum(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """y [tokens, N] = residual + the weighted sum over each token's experts. Grid: (N / BLOCK_N, tokens). BLOCK_K covers K."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     token = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     at = tl.minimum(n, N - 1)
@@ -176,9 +170,7 @@ def _sum(
     PER_TOKEN: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y [tokens, N] = residual + the weighted sum of rows [pairs, N]. Grid: (tokens, N / BLOCK)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     token = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)

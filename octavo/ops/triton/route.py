@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.config.experts import Choice
+from octavo.ops.triton.dependent import follow
 
 _VALUES = 1024  # logits of one program, about
 
@@ -55,9 +55,7 @@ def _route(
     each = num_experts // NUM_GROUPS
     expert = at // SIZE * each + at % SIZE
     real = (at % SIZE < each) & (at // SIZE < NUM_GROUPS)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     inside = (token < num_tokens)[:, None] & real[None, :]
     value = tl.load(logits + token.to(tl.int64)[:, None] * stride + expert[None, :], mask=inside, other=float("-inf")).to(tl.float32)
     if SIGMOID:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.ops.route import Routes
+from octavo.ops.triton.dependent import follow
 
 AT_ONCE = 4096  # pairs that one program takes; more are shared by several
 CHUNK = 1024  # pairs, of each program where there are several
@@ -63,9 +63,7 @@ def _all_at_once(
     chosen, records, order, cursors, num_pairs, num_experts, num_tiles,
     PAIRS: tl.constexpr, E: tl.constexpr, BLOCK_M: tl.constexpr, TILES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     pair = tl.arange(0, PAIRS)
     expert = tl.load(chosen + pair, mask=pair < num_pairs, other=-1)
     here = (expert >= 0) & (expert < num_experts)

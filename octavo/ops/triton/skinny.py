@@ -28,9 +28,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.ops.table import Skinny
+from octavo.ops.triton.dependent import follow
 
 GATES = {None: 0, "silu": 1, "gelu_tanh": 2}
 MAX_BLOCKS = 1 << 14  # counters of one workspace
@@ -140,9 +140,7 @@ def _skinny(
         i = tl.arange(0, R)
         rows = tl.minimum(block * BLOCK_N + i // 2, N - 1) + i % 2 * N
     first = part * PART
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    follow(PDL)
     if BLOCK_M == 1:
         acc, squares = _row_product(x, weight, norm, rows, first, K, R, BLOCK_K, PART, EVEN, NORM, STAGES, UNROLL)
     else:
