@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from bench.gpu.timing import graph_time
 from octavo.config.experts import Choice
 from octavo.ops.grouped_linear import grouped_linear, grouped_sum
 from octavo.ops.route import Routes
@@ -188,30 +188,6 @@ def checked(i: Inputs, routes: Routes, gate: bool, cut: Grouped, wanted: torch.T
     del del_me
     y = run(i, routes, gate, cut, 0, dependent)
     return error(y, summed(wanted, i) if not gate and cut.block_m == 1 else wanted)
-
-
-def graph_time(body: Callable[[], None], side: torch.cuda.Stream, replays: int = 7) -> float:
-    """Seconds of one replay of what `body` launches, the median."""
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        body()
-        side.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin()
-        try:
-            body()
-        finally:
-            graph.capture_end()
-        times = []
-        graph.replay()
-        for _ in range(replays):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record(side)
-            graph.replay()
-            end.record(side)
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e-3)
-    return statistics.median(times)
 
 
 def call_us(launch: Callable[[int], object], side: torch.cuda.Stream, calls: int = 8) -> float:

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.nn.functional as F
 
+from bench.gpu.timing import graph_time
 from octavo.ops.table import Cut, OneRow, Skinny, form
 from octavo.ops.triton.gated import silu_mul
 from octavo.ops.triton.linear import TritonLinear
@@ -197,30 +197,6 @@ def checked(case: Case, cut: Cut, i: Inputs, wanted: torch.Tensor, counters: tor
     found = error(run(case, cut, i, 0, counters, residual, dependent), wanted)
     assert not counters.any().item(), "counters were not put back"
     return found
-
-
-def graph_time(body: Callable[[], None], side: torch.cuda.Stream, replays: int = 7) -> float:
-    """Seconds of one replay of what `body` launches, the median."""
-    torch.cuda.synchronize()  # what the inputs were drawn on is another stream
-    with torch.cuda.stream(side):
-        body()
-        side.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin()
-        try:
-            body()
-        finally:
-            graph.capture_end()
-        times = []
-        graph.replay()
-        for _ in range(replays):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record(side)
-            graph.replay()
-            end.record(side)
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e-3)
-    return statistics.median(times)
 
 
 def product_time(launch: Callable[[int], object], copies: int, side: torch.cuda.Stream) -> float:

@@ -22,30 +22,12 @@ from octavo.simulate.fleet import Fleet
 from octavo.simulate.load import Arrival, Kind, Load, Synthetic
 from octavo.simulate.replica import Replica
 from octavo.types import Request, SamplingParams, SequenceOutput
+from tests.bench.timed import Clock, TimedStep
 from tests.laws.fake import make_layout
 
 
 def seconds_of(step: int, seed: int) -> float:
     return Random(step * 1000 + seed).choice([0.001, 0.004, 0.02])
-
-
-@dataclass
-class Clock:
-    now_s: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@dataclass
-class TimedStep:
-    clock: Clock
-    end_s: float
-    output: StepOutput
-
-    def result(self) -> StepOutput:
-        self.clock.now_s = max(self.clock.now_s, self.end_s)
-        return self.output
 
 
 @dataclass
