@@ -188,10 +188,25 @@ def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Cut | None
 GroupedKey = tuple[str, int, int, int]  # form, block_m, out features of each expert's weight, in features
 
 FEW_TOKENS = 4  # up to which pairs are taken one by one: two of them seldom go to one expert
-TUNED_ROWS: dict[str, tuple[tuple[float, int], ...]] = {}  # by device: (at most so many pairs an expert, rows of a tile), ascending
+TUNED_ROWS: dict[str, tuple[tuple[float, int], ...]] = {  # by device: (at most so many pairs an expert, rows of a tile), ascending
+    "NVIDIA H200": ((0.5, 16), (1.0, 16), (2.0, 16), (4.0, 16), (8.0, 16), (16.0, 32), (32.0, 64), (64.0, 128), (512.0, 128)),
+}
 ROWS: tuple[tuple[float, int], ...] = ((10, 16), (24, 32), (72, 64))  # where nobody tuned; 128 beyond
 MOST_ROWS = 128
-TUNED_GROUPED: dict[str, dict[GroupedKey, Grouped]] = {}  # by device
+TUNED_GROUPED: dict[str, dict[GroupedKey, Grouped]] = {  # by device
+    "NVIDIA H200": {
+        ("linear+gate", 1, 1536, 2048): Grouped(block_m=1, block_n=4),
+        ("linear+gate", 16, 1536, 2048): Grouped(block_m=16, block_n=64, block_k=128, stages=4, swap=True),
+        ("linear+gate", 32, 1536, 2048): Grouped(block_m=32, block_n=64, block_k=128),
+        ("linear+gate", 64, 1536, 2048): Grouped(block_m=64, block_n=64, block_k=64, stages=4),
+        ("linear+gate", 128, 1536, 2048): Grouped(block_m=128, block_n=128, block_k=64, warps=8, stages=4),
+        ("linear", 1, 2048, 768): Grouped(block_m=1, block_n=2),
+        ("linear", 16, 2048, 768): Grouped(block_m=16, block_n=128, block_k=128, warps=8, swap=True),
+        ("linear", 32, 2048, 768): Grouped(block_m=32, block_n=128, block_k=64, stages=4, swap=True),
+        ("linear", 64, 2048, 768): Grouped(block_m=64, block_n=128, block_k=64),
+        ("linear", 128, 2048, 768): Grouped(block_m=128, block_n=256, block_k=64, warps=8),
+    },
+}
 
 
 def grouped_rows(device: str, num_tokens: int, per_token: int, num_experts: int) -> int:
