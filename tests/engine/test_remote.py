@@ -124,8 +124,9 @@ def test_close_ends_a_hung_engine():
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from octavo.engine.remote import RemoteEngine
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 async def main():
     engine = RemoteEngine(sys.argv[1], ())
     print(engine.pid, flush=True)
