@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from octavo import env
-from octavo.ops.native.build import CompilerError, build, machine_variants
+from octavo.ops.native.build import CompilerError, Variant, build, machine_variants
 from octavo.ops.native.cores import choose_cores
 
 logger = logging.getLogger(__name__)
@@ -129,11 +129,19 @@ def _load(cache: Path, name: str | None) -> tuple[str, ctypes.CDLL]:
     names = list(have) if name is None else [name]
     for choice in names:
         try:
-            return choice, _declare(ctypes.CDLL(str(build(cache, have[choice]))))
+            return choice, _declare(_open_library(cache, have[choice]))
         except CompilerError:
             if choice == names[-1]:
                 raise
     raise AssertionError("every machine runs the plain variant")
+
+
+def _open_library(cache: Path, variant: Variant) -> ctypes.CDLL:
+    """One that a machine with a newer C library left behind is compiled anew."""
+    try:
+        return ctypes.CDLL(str(build(cache, variant)))
+    except OSError:
+        return ctypes.CDLL(str(build(cache, variant, anew=True)))
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

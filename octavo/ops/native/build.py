@@ -1,7 +1,9 @@
 """Compiles the C kernels with the machine's compiler, once for each version of the source and instruction set, into the cache folder.
 
-A library holds the kernels for one instruction set. A folder filled by several machines serves them all, and one that was moved to a
-machine of another kind gets one library more.
+A library holds the kernels for one instruction set. A folder filled by several machines serves them all, one that was moved to a machine of
+another kind gets one library more, and a machine that has its library needs no compiler.
+
+    python -m octavo.ops.native.build        # all instruction sets that the compiler knows, into the package: what a wheel then ships
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).parent
+SHIPPED = SOURCE / "built"
 FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
@@ -65,31 +68,37 @@ def find_compiler() -> str:
     raise CompilerError("no C compiler (cc, gcc or clang) on the PATH")
 
 
-def _call(*command: str) -> str:
+def _call(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise CompilerError(f"{command[0]} failed: " + " | ".join(done.stderr.strip().splitlines()[:5]))
-    return done.stdout
 
 
-def library_path(cache: Path, compiler: str, variant: Variant, extra: tuple[str, ...] = ()) -> Path:
-    """Where the library of this source, compiler and these flags lies in the cache folder, whether it exists yet or not."""
+def library_name(variant: Variant, extra: tuple[str, ...] = ()) -> str:
+    """What the library of this source and these flags is called."""
     key = hashlib.sha256()
     for file in sorted(SOURCE.glob("*.[ch]")):
         key.update(file.name.encode() + file.read_bytes())
-    key.update(repr((_call(compiler, "--version"), os.uname().machine, FLAGS, variant.flags, extra)).encode())
-    return cache / "native" / f"octavo-{variant.name}-{key.hexdigest()[:16]}.so"
+    key.update(repr((os.uname().machine, FLAGS, variant.flags, extra)).encode())
+    return f"octavo-{variant.name}-{key.hexdigest()[:16]}.so"
 
 
-def build(cache: Path, variant: Variant, extra: tuple[str, ...] = ()) -> Path:
-    """Path of the compiled library; compiles it first if it is not in `cache`. `extra` flags are for tests (sanitizers).
+def build(cache: Path, variant: Variant, extra: tuple[str, ...] = (), anew: bool = False) -> Path:
+    """Path of the compiled library; compiles it first if it neither lies in `cache` nor was shipped, or if it is wanted `anew`. `extra`
+    flags are for tests (sanitizers). Raises `CompilerError`.
 
     Several processes may build at once: each writes a file of its own and renames it into place.
     """
+    target = cache / "native" / library_name(variant, extra)
+    for there in (SHIPPED / target.name, target):
+        if there.exists() and not anew:
+            return there
+    return compile_to(target, variant, extra)
+
+
+def compile_to(target: Path, variant: Variant, extra: tuple[str, ...] = ()) -> Path:
+    """Compile the library into the file `target`, which it returns."""
     compiler = find_compiler()
-    target = library_path(cache, compiler, variant, extra)
-    if target.exists():
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
@@ -97,3 +106,14 @@ def build(cache: Path, variant: Variant, extra: tuple[str, ...] = ()) -> Path:
         _call(compiler, *FLAGS, *variant.flags, *extra, *sources, "-lm", "-o", str(made))
         made.replace(target)
     return target
+
+
+def main() -> None:
+    for old in SHIPPED.glob("*.so"):
+        old.unlink()
+    for variant in VARIANTS if os.uname().machine == "x86_64" else (PLAIN,):
+        print(compile_to(SHIPPED / library_name(variant), variant))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,15 +22,43 @@ def product_is_right(native: Native) -> bool:
 
 
 def test_a_build_is_reused_and_keyed_by_its_flags(tmp_path: Path) -> None:
-    compiler = build.find_compiler()
-    made = build.library_path(tmp_path, compiler, build.PLAIN)
-    others = [build.library_path(tmp_path, compiler, variant, extra) for variant in build.VARIANTS for extra in ((), ("-DX",))]
-    assert others.count(made) == 1
-    assert len(set(others)) == len(others)
+    names = {build.library_name(variant, extra) for variant in build.VARIANTS for extra in ((), ("-DX",))}
+    assert len(names) == 2 * len(build.VARIANTS)
+    made = tmp_path / "native" / build.library_name(build.PLAIN)
     made.parent.mkdir()
     made.write_bytes(b"there")
     assert build.build(tmp_path, build.PLAIN) == made
     assert made.read_bytes() == b"there"
+
+
+def test_what_was_built_serves_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build.build(env.cache_root(), build.PLAIN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    native = Native(env.cache_root(), 1, variant="plain")
+    assert product_is_right(native)
+    native.close()
+
+
+def test_a_shipped_library_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(build, "VARIANTS", (build.PLAIN,))
+    monkeypatch.setattr(build, "_call", lambda *command: Path(command[-1]).touch())
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "octavo-plain-of-an-older-source.so").touch()
+    build.main()
+    name = build.library_name(build.PLAIN)
+    assert [file.name for file in (tmp_path / "shipped").iterdir()] == [name]
+    assert build.build(tmp_path / "cache", build.PLAIN) == tmp_path / "shipped" / name
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_library_that_does_not_load_here_is_compiled_anew(tmp_path: Path) -> None:
+    alien = tmp_path / "native" / build.library_name(build.PLAIN)
+    alien.parent.mkdir()
+    alien.write_bytes(b"of another kind of machine")
+    native = Native(tmp_path, 1, variant="plain")
+    assert product_is_right(native)
+    native.close()
 
 
 def test_builders_at_once_do_not_clash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +77,7 @@ def test_without_a_compiler_torch_serves_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("OCTAVO_CACHE_ROOT", str(tmp_path))
     binding.shared_native.cache_clear()
     try:
         assert binding.shared_native() is None
