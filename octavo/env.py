@@ -128,6 +128,11 @@ def keep_multicast_off() -> None:
         os.environ.setdefault(name, value)
 
 
+def load_kernels_lazily() -> None:
+    """For this process, before CUDA's first call: the libraries hold thousands of kernels, of which few are used."""
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+
+
 def cache_root() -> Path:
     """The one cache folder; it may not exist yet."""
     return CACHE_ROOT.get() or _default_cache()

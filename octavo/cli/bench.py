@@ -97,7 +97,13 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
             results[name] = throughput(llm, workload, vocab_size, options.workload_seed)
         print(f"{name}: {_line(results[name])}", file=sys.stderr)
     llm.close()
-    start = {"import_s": imported_s - begin_s, "init_s": ready_s - imported_s, "first_tokens_s": first_tokens_s}
+    start = {
+        "import_s": imported_s - begin_s,
+        "init_s": ready_s - imported_s,
+        "first_tokens_s": first_tokens_s,
+        "timeline": llm.info["timeline"],
+        "meanwhile": llm.info["meanwhile"],
+    }
     return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "checks": checks, "results": results}
 
 

@@ -31,6 +31,7 @@ from octavo.parallel.meeting import Layout, Meeting
 from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
+from octavo.worker.early import begin as begin_early
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +55,17 @@ def open_model(config: EngineConfig) -> Checkpoint:
 def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) -> tuple[EngineLoop, dict[str, Any]]:
     """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
     timeline = Timeline(time.monotonic)
+    one_rank = config.parallel.world_size == 1  # of several, each begins in a process of its own
+    early = begin_early(time.monotonic, kernels=one_rank and config.compilation.optimization_level > 0)
     with timeline.stage("open checkpoint"):
         checkpoint = open_model(config)
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
         from octavo.worker.build import build_runner, num_slots, slot_need
         from octavo.worker.device import detect
-    device = detect(num_needed=config.parallel.world_size)
+    with timeline.stage("find device"):
+        timeline.beside += early.wait()
+        device = detect(num_needed=config.parallel.world_size)
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     executor: Executor
@@ -105,12 +110,14 @@ def build_worker(
     rank: int, config: EngineConfig, settings: Resolved, meeting: Meeting
 ) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
     """A worker in its own process, which opens the checkpoint itself; with it the KV layout and where the seconds of its start went."""
+    early = begin_early(time.monotonic, rank, settings.device == "cuda" and settings.optimization_level > 0)
     from octavo.parallel.collectives import join
     from octavo.worker.build import build_runner
     from octavo.worker.device import take
 
     checkpoint = open_model(config)
     timeline = Timeline(time.monotonic)
+    early.wait()
     device = take(settings.device, rank)
     architecture = Architecture.from_config(checkpoint.config)
     runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, rank, device))
@@ -128,4 +135,5 @@ def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, time
         "max_num_seqs": settings.max_num_seqs,
         "reasons": dict(settings.reasons),
         "timeline": list(timeline.stages),
+        "meanwhile": list(timeline.beside),
     }

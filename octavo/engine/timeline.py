@@ -14,6 +14,7 @@ class Timeline:
     clock: Callable[[], float]
     on_stage: Callable[[str, float], None] = lambda name, seconds: None
     stages: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    beside: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])  # what ran at the same time, in threads
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
@@ -30,4 +31,8 @@ class Timeline:
 
     def __str__(self) -> str:
         total = sum(seconds for _, seconds in self.stages)
-        return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.stages) + f", together {total:.2f} s"
+        return f"{_listed(self.stages)}, together {total:.2f} s" + (f"; meanwhile {_listed(self.beside)}" if self.beside else "")
+
+
+def _listed(stages: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages)

@@ -107,7 +107,11 @@ class DecodeGraphs:
 
 
 class CudaRecorder:
-    """Runs a step once, on padding rows, which changes nothing, then captures it."""
+    """Runs a step once, on padding rows, which changes nothing, then captures it.
+
+    Not by `torch.cuda.graph`, which before each capture waits for the device and gives all free memory back to the driver: memory that the
+    next steps need.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -115,10 +119,13 @@ class CudaRecorder:
 
     def __call__(self, step: Callable[[], Sampled]) -> tuple[Replay, Sampled]:
         self._stream.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             step().pack()
+            graph.capture_begin(pool=self._pool)
+            try:
+                sampled = step().pack()
+            finally:
+                graph.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            sampled = step().pack()
         return graph.replay, sampled

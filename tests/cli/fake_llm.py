@@ -17,7 +17,7 @@ class FakeLLM:
 
     def __init__(self, model: str = "default", **flags: Any) -> None:
         self.model, self.flags = model, flags
-        self.info = {"vocab_size": 1000}
+        self.info = {"vocab_size": 1000, "timeline": [], "meanwhile": []}
         self.asked: list[tuple[Any, Any]] = []
         FakeLLM.made.append(self)
 

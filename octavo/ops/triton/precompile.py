@@ -20,9 +20,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from octavo.ops.triton.launchers import KNOWN
+
 log = logging.getLogger(__name__)
 
-KNOWN = Path(__file__).with_name("known.json")  # a list of [module, function, Triton's own specialisation data]
 MOST_PROCESSES = 16
 
 
@@ -77,13 +78,22 @@ def _compile_share(functions: Sequence[Any], specialisations: Sequence[str], sm:
 
 def compile_one(function: Any, data: str, sm: int) -> None:
     """Compile one kernel into the cache, under the key that a launch will look for. `data` is Triton's own specialisation data."""
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(data)["options"].items()}
+    options.pop("extern_libs", None)  # paths of the machine that recorded it; without them Triton takes its own
+    triton.compile(_source(function, data), target=GPUTarget("cuda", sm, 32), options=options)
+
+
+def source_of(module: str, name: str, data: str) -> ASTSource:
+    """An entry of the list as Triton's compiler and launcher take it."""
+    return _source(getattr(importlib.import_module(module), name), data)
+
+
+def _source(function: Any, data: str) -> ASTSource:
     about = json.loads(data)
     constants = {tuple(key): _constant(value) for key, value in zip(about["constant_keys"], about["constant_vals"])}
     attributes = {tuple(key): value for key, value in zip(about["attrs_keys"], about["attrs_vals"])}
     signature = {name: tuple(kind) if isinstance(kind, list) else kind for name, kind in about["signature"].items()}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in about["options"].items()}
-    options.pop("extern_libs", None)  # paths of the machine that recorded it; without them Triton takes its own
-    triton.compile(ASTSource(function, signature, constants, attributes), target=GPUTarget("cuda", sm, 32), options=options)
+    return ASTSource(function, signature, constants, attributes)
 
 
 def _constant(value: Any) -> Any:
