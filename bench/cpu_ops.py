@@ -20,10 +20,10 @@ from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
 from octavo.attention.reference import attend
 from octavo.context import Batch
+from octavo.host.cores import usable_cores
 from octavo.ops.gated import silu_mul
 from octavo.ops.linear import linear
 from octavo.ops.native.binding import Native
-from octavo.ops.native.cores import usable_cores
 from octavo.ops.native.twins import Twins
 from octavo.ops.packed_linear import Packed
 from octavo.ops.rms_norm import rms_norm

@@ -68,6 +68,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def read_list(text: str) -> tuple[int, ...]:
+    """ "0-2,5" is 0, 1, 2, 5, each number once, in the order given. Raises `ValueError`."""
+    numbers: list[int] = []
+    for stretch in text.split(","):
+        first, dash, last = stretch.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ValueError(f"{stretch.strip()!r} is neither a number nor a range such as 0-3")
+        numbers += range(int(first), int(last if dash else first) + 1)
+    return tuple(dict.fromkeys(numbers))
+
+
 def _amount(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
@@ -105,8 +116,13 @@ CPU_OMP_THREADS_BIND = _define(
     "auto",
     "auto, nobind, or the cores to pin threads to, such as 0-3,8 (one list a worker, with | between)",
 )
-CPU_NUM_OF_RESERVED_CPU = _define("OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, 0, "cores left to other programs when binding is auto")
-OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of an operation on CPU; 0: decided from the cores that may be used")
+CPU_NUM_OF_RESERVED_CPU = _define(
+    "OCTAVO_CPU_NUM_OF_RESERVED_CPU", _count, None, "cores left to others when binding is auto; default: 1 of more than 2"
+)
+CPU_VISIBLE_MEMORY_NODES = _define(
+    "CPU_VISIBLE_MEMORY_NODES", read_list, (), "nodes (NUMA) that workers on CPU run on when binding is auto, such as 0,2; default: all"
+)
+OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of a worker on CPU, not bound then; 0: by the cores that may be used")
 
 STEP_TIMEOUT = _define(
     "OCTAVO_EXECUTE_MODEL_TIMEOUT_SECONDS", _amount, 300.0, "seconds until a step without an outcome is given up, with its workers"
@@ -131,6 +147,11 @@ def keep_multicast_off() -> None:
 def load_kernels_lazily() -> None:
     """For this process, before CUDA's first call: the libraries hold thousands of kernels, of which few are used."""
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+
+
+def with_settings(**values: str) -> dict[str, str]:
+    """The environment of a child process: this one's, and these variables."""
+    return {**os.environ, **values}
 
 
 def cache_root() -> Path:

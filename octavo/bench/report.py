@@ -26,11 +26,12 @@ def device_name() -> str:
     """The GPU where there is one, else the processor and the threads of the kernels on the cores that may be used."""
     import torch
 
-    from octavo.ops.native.cores import choose_cores, usable_cores
+    from octavo.host.cores import usable_cores
+    from octavo.host.cpu_places import own_place
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{_processor()}, {choose_cores().num_threads} threads on {usable_cores()} cores"
+    return f"{_processor()}, {own_place().num_threads} threads on {usable_cores()} cores"
 
 
 def versions() -> dict[str, str]:

@@ -46,6 +46,7 @@ def resolve(
     if not planned:
         _refuse_unbuilt(asked)
     arch = _one_rank(asked, whole)
+    device = _of_one_worker(asked, device)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     dtype = _dtype(asked, arch, device, reasons)
     packed = _packed(asked, checkpoint, arch, device, reasons)
@@ -92,6 +93,12 @@ def _refuse_unbuilt(asked: EngineConfig) -> None:
     for name in ("data_parallel_size",):
         if getattr(asked.parallel, name) > 1:
             raise ConfigError(name, getattr(asked.parallel, name), "this version runs one replica; use 1")
+
+
+def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
+    """A GPU is a worker's own; all workers on the CPU share its memory."""
+    workers = asked.parallel.world_size * asked.parallel.data_parallel_size if device.kind == "cpu" else 1
+    return replace(device, memory_bytes=device.memory_bytes // workers, free_bytes=device.free_bytes // workers)
 
 
 def _one_rank(asked: EngineConfig, arch: Architecture) -> Architecture:

@@ -26,6 +26,7 @@ from octavo.engine.processes import ProcessExecutor
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.grammar.library import Vocabulary
+from octavo.host.cpu_places import cpu_places, own_place
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.parallel.meeting import Layout, Meeting
 from octavo.plan.cost import SHIPPED, cost_model
@@ -76,6 +77,8 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         layout, inside = executor.told[0]
         timeline.replace_last(inside)
     else:
+        if settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
+            own_place().enter()
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
     planned = plan_memory(architecture, settings, device).num_blocks
@@ -103,7 +106,10 @@ def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:
 
     layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)
     host = Host.open(layout)
-    return ProcessExecutor("octavo.engine.build:build_worker", (config, settings, host.meeting), layout.num_ranks, keep=host)
+    places = cpu_places(layout.num_ranks) if settings.device == "cpu" else []
+    for rank, place in enumerate(places):
+        log.info("worker %d: %s", rank, place)
+    return ProcessExecutor("octavo.engine.build:build_worker", (config, settings, host.meeting), layout.num_ranks, places, keep=host)
 
 
 def build_worker(

@@ -22,7 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
+from octavo.host.place import Place
 from octavo.logs import start_logging
+
+ANYWHERE = Place()
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,16 @@ class Status:
         os.write(self._fd, json.dumps({"kind": kind, "at_s": time.monotonic(), **fields}).encode() + b"\n")
 
 
-def spawn(target: str, *args: Any, prefix: Sequence[str] = (), fds: Sequence[int] = ()) -> Child:
+def spawn(target: str, *args: Any, place: Place = ANYWHERE, fds: Sequence[int] = ()) -> Child:
     """Start a process that calls `target` ("module:function") with its `Status` and `args`, which are pickled.
 
-    `prefix` goes before the interpreter on the command line (numactl); `fds` stay open in the child under the same numbers.
+    It is in its `place` before its interpreter runs; `fds` stay open in it under the same numbers. Raises `PlaceError`.
     """
     read_fd, write_fd = os.pipe()
-    command = [*prefix, sys.executable, "-m", "octavo.engine.process", str(write_fd)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write_fd, *fds))
+    command = [sys.executable, "-m", "octavo.engine.process", str(write_fd)]
+    process = place.run(
+        lambda: subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write_fd, *fds), env=place.environment())
+    )
     os.close(write_fd)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died at once; the status pipe says so

@@ -24,7 +24,8 @@ from octavo.core.plan import Plan, StepOutput
 from octavo.engine.board import Board
 from octavo.engine.executor import ExecutorDead, StepFuture
 from octavo.engine.inline import Worker
-from octavo.engine.process import Child, Status, end_with, function_at, spawn
+from octavo.engine.process import ANYWHERE, Child, Status, end_with, function_at, spawn
+from octavo.host.place import Place
 
 Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
 Outcome = tuple[bool, Any]  # (True, StepOutput), or (False, text of what the step raised)
@@ -57,14 +58,14 @@ class ProcessExecutor:
     """Starts `num_ranks` workers, each made by `build` ("module:function") as `build(rank, *args) -> (worker, what to tell)`."""
 
     def __init__(
-        self, build: str, args: tuple[Any, ...], num_ranks: int = 1, prefixes: Sequence[Sequence[str]] = (), keep: object = None
+        self, build: str, args: tuple[Any, ...], num_ranks: int = 1, places: Sequence[Place] = (), keep: object = None
     ) -> None:
-        """`prefixes[rank]` goes before the interpreter on the rank's command line (numactl). `keep` lives as long as the workers."""
+        """`places[rank]` is where the rank's process runs. `keep` lives as long as the workers."""
         self._keep = keep
         self._board = Board(num_ranks)
         self._closed = False
         self._ranks = [
-            _start(number, num_ranks, self._board, build, args, prefixes[number] if prefixes else ()) for number in range(num_ranks)
+            _start(number, num_ranks, self._board, build, args, places[number] if places else ANYWHERE) for number in range(num_ranks)
         ]
         self._sampler = self._ranks[-1]
         self._pending: deque[RemoteStep] = deque()
@@ -158,11 +159,11 @@ class RemoteStep:
         return value
 
 
-def _start(number: int, num_ranks: int, board: Board, build: str, args: tuple[Any, ...], prefix: Sequence[str]) -> Rank:
+def _start(number: int, num_ranks: int, board: Board, build: str, args: tuple[Any, ...], place: Place) -> Rank:
     ours, theirs = socket.socketpair()
     target = "octavo.engine.processes:run_worker"
     fds = (theirs.fileno(), board.fd)
-    child = spawn(target, *fds, number, num_ranks, build, args, prefix=prefix, fds=fds)
+    child = spawn(target, *fds, number, num_ranks, build, args, place=place, fds=fds)
     theirs.close()
     return Rank(number, child, Connection(ours.detach()))
 

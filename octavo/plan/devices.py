@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from octavo.host.cgroup import memory_limit
+from octavo.host.cores import usable_cores
+
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -84,35 +87,6 @@ def table_name(name: str) -> str:
     """The table's name of a GPU whose driver calls it so ("NVIDIA H200" is h200); where it is not in the table, the driver's."""
     words = set(name.lower().replace("-", " ").split())
     return next((key for key in GPUS if words.issuperset(key.split("-"))), name)
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, and the quota of its container where that is smaller."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
-    return allowed if quota is None else max(1, min(allowed, int(quota + 0.5)))
-
-
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores' worth of time that the container may use, or None without a limit."""
-    text = _read(root / "cpu.max").split()
-    if len(text) == 2 and text[0] != "max":
-        return int(text[0]) / int(text[1])
-    quota, period = _number(root / "cpu/cpu.cfs_quota_us"), _number(root / "cpu/cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else None
-
-
-def memory_limit(root: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
-    """(limit, used) bytes of the container, or None without a limit. Used leaves out file pages that can be given back."""
-    limit, used, stat = _number(root / "memory.max"), _number(root / "memory.current"), root / "memory.stat"
-    inactive = "inactive_file"
-    if limit is None:
-        limit, used = _number(root / "memory/memory.limit_in_bytes"), _number(root / "memory/memory.usage_in_bytes")
-        stat, inactive = root / "memory/memory.stat", "total_inactive_file"
-    if limit is None or limit >= 1 << 60:
-        return None
-    pages = [int(line.split()[1]) for line in _read(stat).splitlines() if line.split()[0] == inactive]
-    return limit, max(0, (used or 0) - sum(pages))
 
 
 def _host_memory() -> tuple[int, int]:

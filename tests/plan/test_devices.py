@@ -1,11 +1,9 @@
 """What is known of devices, and what is read of this machine."""
 
-from pathlib import Path
-
 import pytest
 
 from octavo.plan import devices
-from octavo.plan.devices import GIB, GPUS, MIB, Device
+from octavo.plan.devices import GIB, GPUS, Device
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -47,36 +45,3 @@ def test_this_machine() -> None:
 )  # fmt: skip
 def test_bfloat16_only_where_the_cpu_has_it(features: set[str], fast: str) -> None:
     assert devices._fast_dtypes(frozenset(features))[0] == fast
-
-
-def write(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        path = root / name.replace("_dot_", ".").replace("__", "/")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def test_limits_of_a_container(tmp_path: Path) -> None:
-    root = write(tmp_path, memory_dot_max="1073741824\n", memory_dot_current=f"{300 * MIB}\n",
-                 memory_dot_stat=f"anon 5\ninactive_file {100 * MIB}\n",
-                 cpu_dot_max="150000 100000\n")  # fmt: skip
-    assert devices.memory_limit(root) == (GIB, 200 * MIB)
-    assert devices.cpu_quota(root) == 1.5
-
-
-def test_limits_of_an_older_kind_of_container(tmp_path: Path) -> None:
-    root = write(tmp_path, memory__memory_dot_limit_in_bytes="2147483648", memory__memory_dot_usage_in_bytes="1000",
-                 memory__memory_dot_stat="total_inactive_file 400\n",
-                 cpu__cpu_dot_cfs_quota_us="50000", cpu__cpu_dot_cfs_period_us="100000")  # fmt: skip
-    assert devices.memory_limit(root) == (2 * GIB, 600)
-    assert devices.cpu_quota(root) == 0.5
-
-
-def test_no_limits(tmp_path: Path) -> None:
-    assert devices.memory_limit(tmp_path) is None
-    assert devices.cpu_quota(tmp_path) is None
-    write(tmp_path, memory_dot_max="max\n", cpu_dot_max="max 100000\n", cpu__cpu_dot_cfs_quota_us="-1", cpu__cpu_dot_cfs_period_us="100000",
-          memory__memory_dot_limit_in_bytes=str(9223372036854771712))  # fmt: skip
-    assert devices.memory_limit(tmp_path) is None
-    assert devices.cpu_quota(tmp_path) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.style.source import Source, sources
 
-BASE = ("types", "env", "logs")
+BASE = ("types", "env", "logs", "host")
 TENSORS = (*BASE, "context", "registry", "core", "config", "ops")
 NETWORK = (*TENSORS, "parallel", "quant", "attention", "layers")
 HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", "worker")
@@ -13,6 +13,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
     "env": (),
     "logs": ("env",),
+    "host": ("env",),
     "registry": (),
     "context": (),
     "progress": (),
@@ -22,7 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "plan": ("core", "config", *BASE),
     "text": ("types", "config", "env", "grammar.library"),
     "grammar": ("types", "text.detokenize"),
-    "ops": ("context", "env", "config.experts"),
+    "ops": ("context", "env", "host", "config.experts"),
     "parallel": TENSORS,
     "quant": (*TENSORS, "parallel"),
     "attention": TENSORS,
@@ -45,7 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
-TORCH_FREE = ("types", "env", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics")
+TORCH_FREE = ("types", "env", "host", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics")
 PURE = (
     "torch",
     "numpy",

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from octavo import env
+from octavo.host.cpu_places import own_place
 from octavo.ops.native.build import CompilerError, Variant, build, machine_variants
-from octavo.ops.native.cores import choose_cores
 
 logger = logging.getLogger(__name__)
 
@@ -174,11 +174,11 @@ def shared_native() -> Native | None:
     Torch is left one thread: what remains for it is small, and its own waiting threads would take the cores from the team.
     """
     try:
-        cores = choose_cores()
-        native = Native(env.cache_root(), cores.num_threads, cores.pinned)
+        place = own_place()
+        native = Native(env.cache_root(), place.num_threads, place.cores if place.pinned else None)
     except (CompilerError, OSError) as error:
         logger.warning("no C kernels, so operations run in torch, several times slower: %s", error)
         return None
     torch.set_num_threads(1)
-    logger.info("C kernels for %s on %d threads", native.variant, native.num_threads)
+    logger.info("C kernels for %s: %s", native.variant, place)
     return native
