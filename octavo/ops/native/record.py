@@ -52,6 +52,11 @@ class _OnlyHeld(TorchDispatchMode):
         super().__init__()
         self._pool = pool
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler for that, at the first call, which takes seconds in the middle of somebody's answer."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

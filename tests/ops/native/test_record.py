@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo.ops.decode_batch import decode_batch
-from octavo.ops.native.record import NotHeld, Pool, record
+from octavo.ops.native.record import NotHeld, Pool, _OnlyHeld, record
 from octavo.ops.native.twins import Twins
 from octavo.ops.note_step import note_step
 
@@ -62,3 +62,8 @@ def test_the_ends_of_a_step(twins: Twins) -> None:
         op(*columns, row_ids.int(), starts, torch.tensor([2, 0, 4]), newest[:, 0], 4)
         noted.append([x.tolist() for x in columns])
     assert noted[0] == noted[1]
+
+
+def test_recording_does_not_import_torchs_compiler() -> None:
+    """A dispatch mode is wrapped so that its first call does, seconds long, unless it says that it needs no wrapping."""
+    assert not hasattr(_OnlyHeld.__torch_dispatch__, "__wrapped__")
