@@ -48,7 +48,10 @@ FURTHER_COUNTERS = {
     "spec_decode_num_draft_tokens": ("draft_tokens", "Tokens drafted"),
     "spec_decode_num_accepted_tokens": ("draft_tokens_accepted", "Drafted tokens that were accepted"),
 }
-FURTHER_GAUGES = {"kv_cached_blocks": "Blocks that hold cached prefixes and may be given away"}
+FURTHER_GAUGES = {
+    "kv_cached_blocks": "Blocks that hold cached prefixes and may be given away",
+    "longest_step_seconds": "How long the engine expects its longest step to take",
+}
 MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 

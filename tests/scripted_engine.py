@@ -91,6 +91,8 @@ class ScriptedEngine:
     finished: list[tuple[str, int, FinishReason, int]] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
     closed: bool = False
+    num_steps: int = 0
+    stuck: bool = False  # in the middle of a step: nothing is said, and no question answered
     findings: list[dict[str, object]] = field(default_factory=list)  # its advice
     _open: dict[str, set[int]] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -147,6 +149,9 @@ class ScriptedEngine:
                 if one.finish_reason is not None:
                     speakers.remove(speaker)
                 news.append(one)
+            while self.stuck:
+                await asyncio.sleep(0.01)
+            self.num_steps += 1
             if self.dead:  # what it said last is lost
                 raise EngineDead(self.dead)
             if news:
@@ -231,7 +236,9 @@ class ScriptedEngine:
             task.cancel()
 
     async def stats(self) -> EngineStats:
-        return EngineStats(num_requests_running=len(self.active))
+        while self.stuck:
+            await asyncio.sleep(0.01)
+        return EngineStats(num_requests_running=len(self.active), num_steps=self.num_steps)
 
     async def advice(self) -> list[dict[str, object]]:
         return self.findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octavo.config.resolved import Resolved
 from octavo.core.plan import StepShape
 from octavo.engine.steps import StepLog
 from octavo.plan.cost import CostModel
@@ -26,6 +27,11 @@ class LearnedCosts:
             self._next *= 2
             self._learn()
         return self.model.seconds(shape)
+
+    def longest_s(self, settings: Resolved) -> float:
+        """Of a step: as many prompt tokens as one may have, behind as many as a sequence may have."""
+        n = settings.max_num_batched_tokens
+        return self.model.seconds(StepShape(n, settings.max_num_seqs, settings.max_num_seqs, n, n * settings.max_model_len, 0))
 
     def _learn(self) -> None:
         timings = self.log.timings()

@@ -26,7 +26,7 @@ from octavo.serve.openapi import description_routes
 from octavo.serve.routes import plain_routes
 
 MAX_BODY_BYTES = 8 << 20
-OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")  # need no key
+OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/health/progress", "/ping")  # need no key
 BY_PERSON = 'Basic realm="Octavo: the password is an API key", charset="UTF-8"'
 
 

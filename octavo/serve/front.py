@@ -18,6 +18,7 @@ from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.metrics import FrontMetrics
 from octavo.serve.errors import ApiError, unknown_model
+from octavo.serve.progress import Progress
 from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -60,6 +61,7 @@ class Front:
         self.config = config or ServerConfig()
         self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
         self.clock = clock
+        self.progress = Progress(self.config.stall_timeout)
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
         self.num_waiting = 0  # no token yet
@@ -76,6 +78,8 @@ class Front:
             raise EngineDead(self.engine.dead)
         if self.draining:
             raise ApiError(503, "The server is shutting down.", code="shutting_down")
+        if (stalled := self.progress.stalled) is not None:
+            raise ApiError(503, f"Not ready: {stalled}.", code="engine_stalled")
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         for limit, waiting, new, what in (
             (self.config.max_num_queued_reqs, self.num_waiting, len(requests), "requests"),

@@ -18,6 +18,7 @@ import uvicorn
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
 from octavo.serve.front import Front
+from octavo.serve.progress import keep_looking
 
 log = logging.getLogger("octavo.serve")
 CHECK_EVERY_S = 0.1
@@ -105,7 +106,7 @@ async def run(config: ServerConfig, listener: socket.socket, start: Callable[[],
         log.info("stopped while starting")
         return 0
     server = Server(_uvicorn_config(config, front))
-    tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(_report(front))]
+    tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(_report(front)), asyncio.create_task(_look(front))]
     gc.collect()
     gc.freeze()  # what is here now stays for good; the collector need not look at it again
     log.info("ready on %s, model %s", url_of(config, listener), front.model.names[0])
@@ -119,7 +120,8 @@ async def run(config: ServerConfig, listener: socket.socket, start: Callable[[],
         await drain(front, config.shutdown_timeout, stops.second)
     server.should_exit = True
     await tasks[0]
-    tasks[1].cancel()
+    for task in tasks[1:]:
+        task.cancel()
     await front.engine.close()
     if config.uds is not None:
         Path(config.uds).unlink(missing_ok=True)
@@ -196,6 +198,11 @@ async def _report(front: Front) -> None:
             100 * stats.prefix_cache_hits / max(stats.prefix_cache_queries, 1),
         )
         told = now
+
+
+async def _look(front: Front) -> None:
+    """Whether the engine gets on."""
+    await keep_looking(front.progress, front.engine, lambda: bool(front.running), front.clock)
 
 
 def run_until_done(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]]) -> int:

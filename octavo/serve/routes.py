@@ -40,8 +40,9 @@ def plain_routes(front: Front) -> list[Route]:
         route("/detokenize", detokenize, "POST"),
         route("/reset_prefix_cache", reset_prefix_cache, "POST"),
         route("/health", health),
-        route("/health/live", health),
+        route("/health/live", live),
         route("/health/ready", ready),
+        route("/health/progress", progress),
         route("/ping", health, "GET", "POST"),
         route("/load", load),
         route("/advice", advice),
@@ -126,10 +127,24 @@ async def reset_prefix_cache(front: Front, request: Request) -> Response:
 
 
 async def health(front: Front, request: Request) -> Response:
+    """Whether the engine lives and gets on with its work."""
+    if front.engine.dead is None and (reason := front.progress.stalled) is not None:
+        return reply({"status": "stalled", "reason": reason}, 503)
+    return await live(front, request)
+
+
+async def live(front: Front, request: Request) -> Response:
     """Whether the engine lives."""
     if front.engine.dead is not None:
         return reply({"status": "dead", "reason": front.engine.dead}, 503)
     return reply({"status": "draining" if front.draining else "ok"})
+
+
+async def progress(front: Front, request: Request) -> Response:
+    """Whether the engine ends steps while there is work, and how many it has ended."""
+    reason = front.engine.dead or front.progress.stalled
+    told = {"status": "stalled", "reason": reason} if reason else {"status": "working" if front.running else "idle"}
+    return reply({**told, **front.progress.facts()}, 503 if reason else 200)
 
 
 async def ready(front: Front, request: Request) -> Response:

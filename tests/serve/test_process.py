@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -125,3 +125,54 @@ def test_the_death_of_any_one_ends_all_others(victim: str, number: int) -> None:
             time.sleep(0.05)
             process.poll()
         assert process.wait() == (1 if number else -signal.SIGKILL)
+
+
+def kv_use(url: str) -> float:
+    found = re.search(r"^octavo:kv_cache_usage_perc\{.*?\} (\S+)", httpx.get(f"{url}/metrics").text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+CALLS = [
+    ("/v1/completions", {"prompt": "a", "max_tokens": 400, "ignore_eos": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, "ignore_eos": True}),
+    ("/v1/responses", {"input": "a", "max_output_tokens": 400}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400}),
+]
+
+
+def test_the_life_of_a_server_with_a_real_engine() -> None:
+    """Who leaves frees blocks; an engine that is stopped is told and waited for; SIGTERM ends what takes longer than the deadline."""
+    flags = ("--stall-timeout", "3", "--shutdown-timeout", "0.2")
+    with command(*SMALL, *flags) as (process, url, engines), httpx.Client(timeout=WAIT_S) as http:
+        for path, body in CALLS:
+            with http.stream("POST", url + path, json={**body, "stream": True}) as response:
+                next(response.iter_lines())
+            until(lambda: kv_use(url) == 0.0, f"blocks of {path} are kept for a client that has left")
+
+        with http.stream("POST", url + CALLS[0][0], json={**CALLS[0][1], "stream": True}) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(engines[0], signal.SIGSTOP)
+            until(lambda: http.get(url + "/health/ready").status_code == 503, "a stopped engine is not told")
+            assert "no step of the engine has ended" in http.get(url + "/health/ready").json()["reason"]
+            assert http.get(url + "/health/live").status_code == 200
+            os.kill(engines[0], signal.SIGCONT)
+            assert list(lines)[-2] == "data: [DONE]"
+        until(lambda: http.get(url + "/health/ready").status_code == 200, "it gets on, and is not ready")
+
+        with http.stream("POST", url + CALLS[0][0], json={**CALLS[0][1], "n": 8, "temperature": 1, "stream": True}) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            told = list(lines)
+        assert told[-2] == "data: [DONE]"
+        assert '"finish_reason":"abort"' in "".join(told[-40:])
+        assert process.wait(WAIT_S) == 0
