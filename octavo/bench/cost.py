@@ -128,7 +128,7 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
 def simulated(subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None) -> Record:
     """The same load in the simulator."""
     settings = settings or subject.settings
-    part = one_rank(subject.arch, settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    part = one_rank(subject.arch, settings.tensor_parallel_size, settings.pipeline_parallel_size, settings.expert_parallel_size)
     layout = kv_layout(part, settings.kv_dtype, settings.block_size, settings.kv_bytes)
     return simulate(load, settings, layout, model.seconds)[0]
 

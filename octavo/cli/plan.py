@@ -76,7 +76,7 @@ def _predict(
     options: PlanOptions, arch: Architecture, chosen: Resolved, device: Device
 ) -> tuple[CostModel, predict.Prediction]:
     costs = cost_model(arch, chosen, device, (cache_root() / "costs", SHIPPED))
-    part = one_rank(arch, chosen.tensor_parallel_size, chosen.pipeline_parallel_size)
+    part = one_rank(arch, chosen.tensor_parallel_size, chosen.pipeline_parallel_size, chosen.expert_parallel_size)
     layout = kv_layout(part, chosen.kv_dtype, chosen.block_size, chosen.kv_bytes)
     length = min(options.input_len, chosen.max_model_len - 1)
     return costs, predict.predict(costs, chosen, layout, length, min(options.output_len, chosen.max_model_len - length))

@@ -33,7 +33,6 @@ def _refused(reason: str, *harmless: object, takes: Takes = "value", short: str 
 
 
 _ONE_REPLICA = "this version runs one replica; start several servers behind a balancer instead"
-_NO_MOE = "experts are cut over ranks like other layers in this version, not placed on ranks of their own"
 _ONE_RANK = "only several ranks exchange data; there is one"
 _NO_RECURRENT = "the models of this version have no recurrent layers"
 _TEXT_ONLY = "the models of this version read text only"
@@ -126,11 +125,9 @@ PARALLEL = {
     "data_parallel_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpe"),
     "data_parallel_multi_port_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpm"),
     "headless": _refused(_ONE_REPLICA, takes="switch"),
-    "enable_expert_parallel": _noted(_NO_MOE, takes="switch", short="-ep"),
-    "expert_placement_strategy": _noted(_NO_MOE, "linear"),
-    "all2all_backend": _noted(_NO_MOE),
-    "enable_eplb": _noted(_NO_MOE, takes="switch"),
-    "eplb_config": _noted(_NO_MOE),
+    "expert_placement_strategy": _noted("neighbouring experts are placed together; the text is the same", "linear"),
+    "enable_eplb": _noted("experts stay where they are placed; the text is the same", takes="switch"),
+    "eplb_config": _noted("experts stay where they are placed; the text is the same"),
     "enable_dbo": _noted("steps run whole; the overlap of two halves hides traffic between ranks, and there is one rank", takes="switch"),
     "ubatch_size": _noted("steps run whole", "0"),
     "dbo_decode_token_threshold": _noted("steps run whole"),
@@ -158,12 +155,12 @@ PARALLEL = {
     "worker_extension_cls": _refused(_FOREIGN_CODE),
     "enable_elastic_ep": _refused(_ONE_REPLICA, takes="switch"),
     "enable_fault_tolerance": _refused(_ONE_REPLICA, takes="switch"),
-    "enable_ep_weight_filter": _noted(_NO_MOE, takes="switch"),
+    "enable_ep_weight_filter": _noted("each rank keeps only the experts that it has, always", takes="switch"),
 }
 
 COMPILATION = {
     "performance_mode": _noted("batch sizes are those of --max-num-seqs and --max-num-batched-tokens", "balanced"),
-    "moe_backend": _noted(_NO_MOE, "auto"),
+    "moe_backend": _noted("kernels are chosen by device and shape", "auto"),
     "linear_backend": _noted("kernels are chosen by device and shape", "auto"),
     "enable_flashinfer_autotune": _noted("-O3 tunes kernels", takes="switch"),
 }

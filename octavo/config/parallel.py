@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 from octavo.config.fields import ConfigError, Flag, at_least
 
 ExecutorBackend = Literal["uni", "mp"]
+All2All = Literal[
+    "allgather_reducescatter", "alltoall", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency", "flashinfer_all2allv"
+]
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,17 @@ class ParallelConfig:
     tensor_parallel_size: Annotated[int, Flag("devices that share each layer", short=("-tp",))] = 1
     pipeline_parallel_size: Annotated[int, Flag("groups of devices that share the layers one after the other", short=("-pp",))] = 1
     data_parallel_size: Annotated[int, Flag("replicas of the engine", short=("-dp",))] = 1
+    enable_expert_parallel: Annotated[
+        bool, Flag("lay whole experts over the devices of all replicas, in place of a part of each expert on every device", short=("-ep",))
+    ] = False
+    all2all_backend: Annotated[
+        All2All | None,
+        Flag(
+            "how tokens reach experts on other devices: allgather_reducescatter, all tokens of all replicas to each; alltoall, each token "
+            "only where it is needed, without CUDA graphs; further names stand for one of these two; default: nothing is moved where "
+            "there is one replica, else allgather_reducescatter"
+        ),
+    ] = None
     distributed_executor_backend: Annotated[
         ExecutorBackend | None,
         Flag("where workers run: uni, inside the engine's process; mp, each in a process of its own; default: uni on one device, else mp"),

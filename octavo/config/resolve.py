@@ -12,6 +12,7 @@ from typing import Any
 from octavo import env
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
+from octavo.config.expert_ranks import expert_ranks
 from octavo.config.fields import ConfigError
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.plan import memory
@@ -45,9 +46,10 @@ def resolve(
     whole = Architecture.from_config(checkpoint)
     if not planned:
         _refuse_unbuilt(asked)
-    arch = _one_rank(asked, whole)
     device = _of_one_worker(asked, device)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
+    experts, dispatch = expert_ranks(asked.parallel, whole, reasons)
+    arch = _one_rank(asked, whole, experts)
     dtype = _dtype(asked, arch, device, reasons)
     packed = _packed(asked, checkpoint, arch, device, reasons)
     limit = _model_limit(asked, arch, reasons)
@@ -76,10 +78,12 @@ def resolve(
         tensor_parallel_size=asked.parallel.tensor_parallel_size,
         pipeline_parallel_size=asked.parallel.pipeline_parallel_size,
         data_parallel_size=asked.parallel.data_parallel_size,
+        expert_parallel_size=experts,
+        dispatch=dispatch,
         executor_backend=asked.parallel.distributed_executor_backend or ("uni" if asked.parallel.world_size == 1 else "mp"),
         logits_processors=asked.model.logits_processors,
         optimization_level=asked.compilation.optimization_level,
-        graph_mode=_graph_mode(asked, device, reasons),
+        graph_mode=_graph_mode(asked, device, dispatch, reasons),
         attention_backend=asked.compilation.attention_backend,
         reasons=reasons,
     )
@@ -101,23 +105,33 @@ def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
     return replace(device, memory_bytes=device.memory_bytes // workers, free_bytes=device.free_bytes // workers)
 
 
-def _one_rank(asked: EngineConfig, arch: Architecture) -> Architecture:
-    """What one device holds. Raises `ConfigError` where the layers or their heads cannot be divided so."""
+def _one_rank(asked: EngineConfig, arch: Architecture, experts: int) -> Architecture:
+    """What one device holds, with whole experts over `experts` ranks. Raises `ConfigError` where layers or heads cannot be divided so."""
     tensor, pipeline = asked.parallel.tensor_parallel_size, asked.parallel.pipeline_parallel_size
-    works = [size for size in range(1, arch.heads + 1) if divides(arch, size)]
+    whole = asked.parallel.enable_expert_parallel
+    works = [size for size in range(1, arch.heads + 1) if divides(arch, size, whole)]
     if tensor not in works:
         raise ConfigError(
             "tensor_parallel_size", tensor, f"the model has {arch.heads} attention heads, {arch.kv_heads} key/value heads and "
-            f"{arch.intermediate} inner features of the MLP; sizes that work: {', '.join(map(str, works))}",
+            f"{' and '.join(map(str, _inner(arch, whole)))} inner features of the MLP; sizes that work: {', '.join(map(str, works))}",
         )  # fmt: skip
     if pipeline > arch.num_layers:
         raise ConfigError("pipeline_parallel_size", pipeline, f"the model has {arch.num_layers} layers; use at most that")
-    return memory.one_rank(arch, tensor, pipeline)
+    return memory.one_rank(arch, tensor, pipeline, experts)
 
 
-def divides(arch: Architecture, size: int) -> bool:
+def divides(arch: Architecture, size: int, whole_experts: bool = False) -> bool:
     """Whether layers can be cut over so many ranks. Key/value heads may be fewer: neighbouring ranks then hold the same."""
-    return not (arch.heads % size or arch.intermediate % size or (arch.kv_heads % size and size % arch.kv_heads))
+    uneven = arch.heads % size or any(width % size for width in _inner(arch, whole_experts))
+    return not (uneven or (arch.kv_heads % size and size % arch.kv_heads))
+
+
+def _inner(arch: Architecture, whole_experts: bool) -> list[int]:
+    """The widths, between their two products, of the MLPs and of the experts that are cut."""
+    found = {arch.intermediate for layer in arch.layers if layer.experts is None}
+    for experts in {layer.experts for layer in arch.layers if layer.experts}:
+        found |= {experts.shared_intermediate, 0 if whole_experts else experts.intermediate}
+    return sorted(found - {0})
 
 
 def _overlap_depth(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> int:
@@ -267,8 +281,11 @@ def _kv_dtype(asked: EngineConfig, dtype: str, device: Device, reasons: dict[str
     return dtype if given == "auto" else given
 
 
-def _graph_mode(asked: EngineConfig, device: Device, reasons: dict[str, str]) -> str:
+def _graph_mode(asked: EngineConfig, device: Device, dispatch: str, reasons: dict[str, str]) -> str:
     compilation = asked.compilation
+    if dispatch == "alltoall":
+        reasons["graph_mode"] = "ranks wait to hear how many tokens they exchange, which graphs cannot capture"
+        return "NONE"
     if compilation.enforce_eager or compilation.optimization_level == 0:
         reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"
         return "NONE"

@@ -49,6 +49,8 @@ class Resolved:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    expert_parallel_size: int = 1  # ranks over which whole experts lie; 1: each expert is cut over tensor-parallel ranks
+    dispatch: str = "local"  # how tokens reach their experts (octavo/parallel/dispatch.py)
     executor_backend: str = "uni"  # or "mp": each worker in a process of its own
     # levels
     optimization_level: int = 2

@@ -104,7 +104,7 @@ def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:
     """A process for each rank of this replica."""
     from octavo.parallel.collectives import Host
 
-    layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, experts=settings.expert_parallel_size > 1)
     host = Host.open(layout)
     places = cpu_places(layout.num_ranks) if settings.device == "cpu" else []
     for rank, place in enumerate(places):

@@ -10,6 +10,7 @@ import torch
 from octavo.attention.backend import AttentionBackend
 from octavo.config.rope import Rope
 from octavo.ops.select import Ops
+from octavo.parallel.dispatch import Dispatch, Local
 from octavo.parallel.mesh import Mesh
 from octavo.quant.checkpoint import ChooseScheme
 
@@ -24,3 +25,4 @@ class Env:
     mesh: Mesh
     scheme: ChooseScheme
     rope_table: Callable[[Rope], torch.Tensor]  # [max_length, rotated] float32: cosines, then sines
+    dispatch: Callable[[Mesh, int], Dispatch] = Local  # of tokens to so many experts

@@ -15,6 +15,7 @@ from octavo.layers.linear import Linear
 from octavo.layers.mlp import Mlp
 from octavo.layers.norm import RMSNorm
 from octavo.ops.route import Routes
+from octavo.parallel.dispatch import first_experts
 from octavo.parallel.mesh import Group
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 from octavo.quant.scheme import GroupedScheme
@@ -82,7 +83,8 @@ class GroupedLinear(Layer):
     def bind(self, path: str, env: Env) -> None:
         self.path, self.ops, self.dtype = path, env.ops, env.dtype
         self.group = env.mesh.tp if env.mesh.ep.size == 1 else Group()
-        self.first, self.num_here = Extent(self.num, name="experts").share(env.mesh.ep)
+        self.first, end = first_experts(self.num, env.mesh.ep.size)[env.mesh.ep.rank : env.mesh.ep.rank + 2]
+        self.num_here = end - self.first
         scheme = env.scheme([path, *(self._path(expert, part.name) for expert in range(self.num) for part in self.parts)])
         if not isinstance(scheme, GroupedScheme):
             raise ValueError(f"{path}: experts cannot be stored by {type(scheme).__name__}; use --quantization none")
@@ -169,7 +171,7 @@ class ExpertsMlp(Layer):
 
     def __init__(self, hidden: int, experts: Experts, activation: str, names: Names) -> None:
         super().__init__()
-        self.names, self.shared = names, bool(experts.shared_intermediate)
+        self.names, self.shared, self.num_experts = names, bool(experts.shared_intermediate), experts.num
         setattr(self, names.router, Router(hidden, experts))
         self.experts = ExpertStack(hidden, experts, activation, names)
         if self.shared:
@@ -177,16 +179,14 @@ class ExpertsMlp(Layer):
         self.shared_expert_gate = Linear(hidden, 1) if experts.shared_gate else None
 
     def bind(self, path: str, env: Env) -> None:
-        mesh = env.mesh
-        self.group = mesh.tp if mesh.ep.size == 1 else mesh.ep
+        self.dispatch = env.dispatch(env.mesh, self.num_experts)
 
     def forward(self, x: torch.Tensor, norm: RMSNorm | None = None, residual: torch.Tensor | None = None) -> torch.Tensor:
         x = x if norm is None else norm(x)
         chosen, weights = getattr(self, self.names.router)(x)
         if self.shared:
             residual = self._beside(x, residual)
-        y = self.experts(x, chosen, weights, residual if self.group.rank == 0 else None)
-        return self.group.all_reduce(y)
+        return self.dispatch(self.experts, x, chosen, weights, residual)
 
     def _beside(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """The residual with what every token gets."""

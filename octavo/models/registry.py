@@ -15,6 +15,7 @@ from octavo.layers.rotary import rope_table
 from octavo.models.base import CausalLM
 from octavo.models.materialize import materialize
 from octavo.ops.select import choose_ops
+from octavo.parallel.dispatch import DISPATCHES
 from octavo.parallel.mesh import Mesh
 from octavo.parallel.stages import stage
 from octavo.quant.checkpoint import ChooseScheme, plain_scheme
@@ -64,6 +65,7 @@ def build_model(
         ops=choose_ops(device.type, settings.optimization_level),
         attention=attention.backend,
         mesh=mesh,
+        dispatch=DISPATCHES.load(settings.dispatch),
         scheme=scheme,
         rope_table=functools.cache(lambda rope: rope_table(rope, settings.max_model_len, device)),
     )

@@ -133,9 +133,9 @@ class ProcessGroup(Group):
         return part
 
     @_named
-    def exchange(self, x: torch.Tensor) -> torch.Tensor:
-        received = torch.empty_like(x, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(received, x.contiguous(), group=self.group)
+    def exchange(self, x: torch.Tensor, given: list[int] | None = None, taken: list[int] | None = None) -> torch.Tensor:
+        received = x.new_empty((x.shape[0] if taken is None else sum(taken), *x.shape[1:]))
+        dist.all_to_all_single(received, x.contiguous(), taken, given, group=self.group)
         return received
 
     def best(self, tokens: torch.Tensor, peaks: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:

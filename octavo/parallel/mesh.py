@@ -35,8 +35,9 @@ class Group:
         assert self.size == 1
         return x
 
-    def exchange(self, x: torch.Tensor) -> torch.Tensor:
-        """x [size * n, ...] holds n rows for each rank, in order -> the n rows that each rank has for this one, likewise."""
+    def exchange(self, x: torch.Tensor, given: list[int] | None = None, taken: list[int] | None = None) -> torch.Tensor:
+        """x [size * n, ...] holds n rows for each rank, in order -> the n rows that each rank has for this one, likewise. Or as many rows
+        for each rank as `given` says, and from each as many as `taken` says."""
         assert self.size == 1
         return x
 

@@ -73,11 +73,12 @@ class Roofline:
         """Of the ranks that share each layer. A pipeline's stages count as one: its step takes as long, though others can follow sooner."""
         bandwidth, flops = rates(device, settings.dtype)
         size, ranks = DTYPE_BYTES[settings.dtype], settings.tensor_parallel_size
+        held = num_parameters(one_rank(arch, ranks, experts=settings.expert_parallel_size))
         arch = one_rank(arch, ranks)
         weight_size = weight_bytes(arch, settings.dtype, settings.packed) / num_parameters(arch)
         head = arch.vocab * arch.hidden
         ends = head * (1 if arch.tied_embeddings else 2)
-        layers, active = num_parameters(arch) - ends, active_parameters(arch) - ends
+        layers, active = held - ends, active_parameters(arch) - ends
         experts = {layer.experts for layer in arch.layers if layer.experts}
         token_bytes = kv_bytes_per_token(arch, settings.kv_dtype) / arch.num_layers / bandwidth
         windows = [layer.window for layer in arch.layers if layer.window is not None]
@@ -98,7 +99,7 @@ class Roofline:
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,
             eager_s=EAGER_LAYER_S[device.kind] * arch.num_layers,
             graph_sequences=graph_sequences(settings),
-            idle_s=(layers - active) * weight_size / bandwidth,
+            idle_s=max(0, layers - active) * weight_size / bandwidth,
             passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
         )
 
@@ -177,6 +178,7 @@ class CostKey(NamedTuple):
         shape = f"{arch.family}-{arch.num_layers}x{arch.hidden}x{arch.intermediate}-{attention}-{arch.vocab}{''.join(mixtures)}"
         name = table_name(device.name) if device.kind == "cuda" else f"cpu{device.cores}"
         layout = f"tp{settings.tensor_parallel_size}-pp{settings.pipeline_parallel_size}"
+        layout += f"-ep{settings.expert_parallel_size}" if settings.expert_parallel_size > 1 else ""
         return CostKey(shape, name, layout, f"O{settings.optimization_level}-{settings.dtype}-{settings.kv_dtype}")
 
     @property

@@ -83,12 +83,13 @@ def _expert_parameters(arch: Architecture, experts: Experts) -> int:
     return 3 * arch.hidden * experts.intermediate + (2 * experts.intermediate + arch.hidden) * experts.bias
 
 
-def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture:
-    """The shapes of what one device holds: its heads, its part of the MLP and of the vocabulary, its stage's layers.
+def one_rank(arch: Architecture, tensor: int, pipeline: int = 1, experts: int = 1) -> Architecture:
+    """The shapes of what one device holds: its heads, its part of the MLP and of the vocabulary, its stage's layers, and where whole
+    experts lie over more than one rank (`experts`), its part of them.
 
     Where there are fewer key/value heads than ranks, ranks hold copies. Embedding and head are counted on every stage.
     """
-    if tensor == pipeline == 1:
+    if tensor == pipeline == experts == 1:
         return arch
     return replace(
         arch,
@@ -96,17 +97,20 @@ def one_rank(arch: Architecture, tensor: int, pipeline: int = 1) -> Architecture
         kv_heads=max(1, arch.kv_heads // tensor),
         intermediate=-(-arch.intermediate // tensor),
         vocab=-(-arch.vocab // tensor),
-        layers=tuple(_cut_experts(layer, tensor) for layer in arch.layers[: -(-arch.num_layers // pipeline)]),
+        layers=tuple(_cut_experts(layer, tensor, experts) for layer in arch.layers[: -(-arch.num_layers // pipeline)]),
     )
 
 
-def _cut_experts(layer: LayerConfig, tensor: int) -> LayerConfig:
-    """The layer with each expert's inner features shared by so many ranks."""
+def _cut_experts(layer: LayerConfig, tensor: int, ranks: int) -> LayerConfig:
+    """The layer with whole experts over `ranks` ranks, or where that is one with each expert's inner features over `tensor` ranks."""
     experts = layer.experts
     if experts is None:
         return layer
-    inner, shared = -(-experts.intermediate // tensor), -(-experts.shared_intermediate // tensor)
-    return replace(layer, experts=replace(experts, intermediate=inner, shared_intermediate=shared))
+    shared = -(-experts.shared_intermediate // tensor)
+    if ranks > 1:
+        arriving = replace(experts.choice, per_token=experts.choice.per_token * (ranks // tensor))  # tokens of all replicas
+        return replace(layer, experts=replace(experts, num=-(-experts.num // ranks), choice=arriving, shared_intermediate=shared))
+    return replace(layer, experts=replace(experts, intermediate=-(-experts.intermediate // tensor), shared_intermediate=shared))
 
 
 def weight_bytes(arch: Architecture, dtype: str, packed: Packed = NOTHING_PACKED) -> int:
@@ -188,7 +192,7 @@ LENGTHS = (1024, 4096, 16384, 32768, 131072)
 
 def plan_memory(arch: Architecture, settings: Resolved, device: Device, lengths: Sequence[int] = LENGTHS) -> MemoryPlan:
     """The budget that these settings give, of one device."""
-    arch = one_rank(arch, settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    arch = one_rank(arch, settings.tensor_parallel_size, settings.pipeline_parallel_size, settings.expert_parallel_size)
     taken = costs(
         arch, settings.dtype, device.kind, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
         settings.block_size, len(settings.graph_sizes), settings.packed,

@@ -12,7 +12,7 @@ from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.plan.devices import GIB, Device
 from octavo.plan.memory import weight_bytes
-from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
+from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
@@ -290,3 +290,32 @@ def test_heads_that_cannot_be_cut_are_refused_with_the_sizes_that_work() -> None
     with pytest.raises(ConfigError, match=r"12 attention heads.*sizes that work: 1, 2, 4, 12$"):
         decide({"tensor_parallel_size": 8}, config)
     assert decide({"tensor_parallel_size": 12}, config).tensor_parallel_size == 12
+
+
+def test_whole_experts_lie_over_the_ranks_of_all_replicas() -> None:
+    def ranks(**flags: Any) -> tuple[int, str]:
+        asked = EngineConfig.from_flags(enable_expert_parallel=True, **flags)
+        chosen = resolve(asked, QWEN3_30B_A3B, Device.named("h200"), planned=True)
+        return chosen.expert_parallel_size, chosen.dispatch
+
+    assert ranks() == (1, "local")
+    assert ranks(tensor_parallel_size=2) == (2, "local")
+    assert ranks(tensor_parallel_size=2, data_parallel_size=4) == (8, "allgather_reducescatter")
+    assert ranks(data_parallel_size=2, all2all_backend="deepep_low_latency") == (2, "alltoall")
+    cut = decide({"tensor_parallel_size": 2}, QWEN3_30B_A3B, Device.named("h200"))
+    assert (cut.expert_parallel_size, cut.dispatch) == (1, "local")
+
+
+def test_experts_that_cannot_be_placed_are_refused_with_what_works() -> None:
+    asked = EngineConfig.from_flags(enable_expert_parallel=True, tensor_parallel_size=8, data_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"8 experts a layer, fewer than .* = 16 ranks; what works: up to 8 ranks, such as 1, 2, 4, 8"):
+        resolve(asked, MIXTRAL_8X7B, Device.named("h200"), planned=True)
+    with pytest.raises(ConfigError, match="the model has no experts"):
+        decide({"enable_expert_parallel": True})
+    with pytest.raises(ConfigError, match="768 inner features"):
+        decide({"tensor_parallel_size": 5}, QWEN3_30B_A3B)
+
+
+def test_ranks_that_wait_for_each_other_s_counts_run_without_graphs() -> None:
+    flags = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "all2all_backend": "alltoall"}
+    assert decide(flags, QWEN3_30B_A3B, Device.named("h200")).graph_mode == "NONE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -33,37 +34,61 @@ ARCHITECTURES = {
     "gemma2": ("gemma2", {"num_hidden_layers": 4, "sliding_window": 6}),
     "gemma3": ("gemma3_text", {"num_hidden_layers": 4, "sliding_window": 6}),
 }  # fmt: skip
+EXPERTS = {
+    "mixtral": ("mixtral", {"num_hidden_layers": 3, "num_local_experts": 4}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {"num_hidden_layers": 3, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+         "shared_expert_intermediate_size": 24},
+    ),
+    "qwen3_moe of 7 experts": (
+        "qwen3_moe", {"num_hidden_layers": 3, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 12},
+    ),
+    "gpt_oss": ("gpt_oss", {"num_hidden_layers": 3, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6}),
+}  # fmt: skip
 LAYOUTS = {
     "TP 2": Layout(tensor=2, data=2), "TP 4": Layout(tensor=4), "PP 2": Layout(pipeline=2, data=2), "PP 3": Layout(pipeline=3),
     "TP 2 x PP 2": Layout(tensor=2, pipeline=2),
 }  # fmt: skip
+EXPERT_LAYOUTS = {
+    "TP 2 x PP 2, each expert cut": (Layout(tensor=2, pipeline=2), "local"),
+    "EP 2": (Layout(tensor=2, experts=True), "local"),
+    "EP 2 x PP 2": (Layout(tensor=2, pipeline=2, experts=True), "local"),
+    "EP 2 of DP 2": (Layout(data=2, experts=True), "allgather_reducescatter"),
+    "EP 4 of TP 2 x DP 2": (Layout(tensor=2, data=2, experts=True), "allgather_reducescatter"),
+    "EP 2, all to all": (Layout(tensor=2, experts=True), "alltoall"),
+    "EP 4 of TP 2 x DP 2, all to all": (Layout(tensor=2, data=2, experts=True), "alltoall"),
+}
 PATIENCE = timedelta(seconds=60)
 CHUNKS = [9, 5, 1, 1]
-TEXT = random_tokens(20)
+TEXTS = [random_tokens(20, seed=copy) for copy in range(2)]
 
 
 def run(status, rank: int, meeting: Meeting) -> None:
     torch.set_num_threads(1)
     device = torch.device("cpu")
     join(meeting, rank, device)
-    meshes = {name: groups_of(layout, rank, device, PATIENCE) for name, layout in LAYOUTS.items()}
-    for architecture, (family, config) in ARCHITECTURES.items():
+    layouts = {name: (layout, "local") for name, layout in LAYOUTS.items()} | EXPERT_LAYOUTS
+    meshes = {name: groups_of(layout, rank, device, PATIENCE) for name, (layout, _) in layouts.items()}
+    for architecture, (family, config) in {**ARCHITECTURES, **EXPERTS}.items():
         torch.manual_seed(7)
         c = tiny(family, **config)
         tensors = tensors_for(c, 0.3)
         whole = build_model(c, SETTINGS)
         load(whole, tensors)
-        expected = Memory(whole, 4, max_length=32).run(TEXT, CHUNKS)
-        for name, layout in LAYOUTS.items():
-            if rank < layout.num_ranks:
-                status.say("case", layout=name, architecture=architecture, **run_part(c, tensors, meshes[name], expected))
+        expected = [Memory(whole, 4, max_length=32).run(text, CHUNKS) for text in TEXTS]
+        for name, (layout, dispatch) in layouts.items():
+            if rank < layout.num_ranks and architecture in (EXPERTS if name in EXPERT_LAYOUTS else ARCHITECTURES):
+                settings = replace(SETTINGS, dispatch=dispatch)
+                found = run_part(c, tensors, meshes[name], settings, TEXTS[meshes[name].dp.rank], expected[meshes[name].dp.rank])
+                status.say("case", layout=name, architecture=architecture, **found)
 
 
-def run_part(c, tensors, mesh, expected):
+def run_part(c, tensors, mesh, settings, text, expected):
     """How far this rank's logits are from those of the whole model, and its choice of tokens; nothing where the rank is not the last."""
-    part = build_model(c, SETTINGS, mesh)
+    part = build_model(c, settings, mesh)
     load(part, tensors)
-    model = staged(part, mesh.pp, SETTINGS, torch.device("cpu"))
+    model = staged(part, mesh.pp, settings, torch.device("cpu"))
     seen = []
 
     class Driven(SimpleNamespace):
@@ -72,7 +97,7 @@ def run_part(c, tensors, mesh, expected):
             return seen[-1]
 
     driven = Driven(attention_layers=part.attention_layers, logits=model.logits)
-    found = Memory(driven, 4, max_length=32).run(TEXT, CHUNKS)
+    found = Memory(driven, 4, max_length=32).run(text, CHUNKS)
     if not part.stage.last:
         return {"layers": list(part.stage.layers)}
     with torch.inference_mode():

@@ -10,7 +10,11 @@ import pytest
 from octavo.engine.process import spawn
 from octavo.parallel.collectives import Host
 from octavo.parallel.meeting import Layout
-from tests.parallel.ranks import ARCHITECTURES, LAYOUTS
+from tests.parallel.ranks import ARCHITECTURES, EXPERT_LAYOUTS, EXPERTS, LAYOUTS
+
+CASES = [(layout, architecture) for layout in LAYOUTS for architecture in ARCHITECTURES]
+CASES += [(layout, architecture) for layout in EXPERT_LAYOUTS for architecture in EXPERTS]
+SHAPES = LAYOUTS | {name: layout for name, (layout, _) in EXPERT_LAYOUTS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +37,12 @@ def told():
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "architecture"), CASES)
 def test_parts_together_are_the_whole(told, layout, architecture):
     said = told[layout, architecture]
-    assert set(said) == set(range(LAYOUTS[layout].num_ranks))
+    assert set(said) == set(range(SHAPES[layout].num_ranks))
     last = [one for one in said.values() if "distance" in one]
-    assert len(last) == LAYOUTS[layout].num_ranks // LAYOUTS[layout].pipeline
+    assert len(last) == SHAPES[layout].num_ranks // SHAPES[layout].pipeline
     for one in last:
         assert one["size"] > 0.1, "logits of a model that is not degenerate"
         assert one["distance"] < 1e-4

@@ -19,7 +19,7 @@ from octavo.plan.predict import cores_needed, fleet_for, predict
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import summarize
-from tests.plan.checkpoints import LLAMA3_8B, QWEN25_32B
+from tests.plan.checkpoints import LLAMA3_8B, QWEN3_30B_A3B, QWEN25_32B
 
 H200 = Device.named("h200")
 
@@ -113,6 +113,10 @@ def test_a_rank_holds_its_part():
     assert one_rank(arch, 16).kv_heads == 1, "copies, where there are fewer heads than ranks"
     assert one_rank(arch, 1, 4).num_layers == 8
     assert one_rank(arch, 1) is arch
+    moe = Architecture.from_config(QWEN3_30B_A3B)
+    whole, half = one_rank(moe, 2, experts=2), one_rank(moe, 2)
+    assert num_parameters(whole) == pytest.approx(num_parameters(half), rel=0.001), "whole experts, or a half of each"
+    assert one_rank(moe, 1, experts=2).layers[0].experts.num == 64
 
 
 def test_layouts_that_cannot_be_are_refused_with_numbers():
