@@ -25,6 +25,7 @@ E4M3_SM = 89  # compute capability, times ten, from which GPUs convert fp8_e4m3
 PACKED_KINDS = ("Q4_0", "Q4_1", "Q8_0")  # of a .gguf file's blocks: those that products are made with as they are
 BLOCK_VALUES = 32  # that share a scale
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
+SHARED_GRAPH_LIMIT = 1024  # and where ranks share each layer: a rank whose launches are late keeps all others waiting
 
 
 @dataclass(frozen=True)
@@ -305,10 +306,11 @@ def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
     given = asked.compilation.cudagraph_capture_sizes
     if given:
         return tuple(sorted({size for size in given if size <= settings.max_num_batched_tokens}))
-    top = asked.compilation.max_cudagraph_capture_size or min(2 * settings.max_num_seqs, GRAPH_LIMIT)
+    limit = GRAPH_LIMIT if settings.tensor_parallel_size == 1 else SHARED_GRAPH_LIMIT
+    top = asked.compilation.max_cudagraph_capture_size or min(2 * settings.max_num_seqs, limit)
     top = min(top, settings.max_num_batched_tokens)
     # A quarter more sequences than there are is the most that padding adds: it costs products a little and attention nothing.
-    sizes = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, top + 1, 64))
+    sizes = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), *range(512, top + 1, 128))
     return tuple(size for size in sizes if size <= top)
 
 

@@ -1,7 +1,7 @@
 """Collectives of small tensors over memory that the GPUs of one host map into each other (PyTorch symmetric memory).
 
-Three ways by size: one launch that pushes packets (`octavo.ops.triton.push`), PyTorch's one-shot sum, and above that NCCL. Multicast
-of the switch is not used: it needs rights on the fabric that a shared host does not give.
+Three ways by size: packets that carry the number of their call (`octavo.ops.triton.push`), blocks with a flag each (`push_blocks`), and
+above that NCCL. Multicast of the switch is not used: it needs rights on the fabric that a shared host does not give.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 log = logging.getLogger(__name__)
 
-PUSH_BYTES = 1 << 19  # largest tensor that is pushed
-ONE_SHOT_BYTES = 1 << 21  # and that PyTorch's one-shot sum takes
+PUSH_BYTES = 1 << 19  # largest tensor that goes in packets
+BLOCKS_BYTES = 1 << 24  # most that goes in blocks at once
+ONE_TRIP_BYTES = 1 << 23  # most that a rank sends all others of its part, where there are more than two: rings send less in all
 ALIGNED = 16  # bytes of which a tensor must be a multiple
 
 
@@ -25,14 +26,14 @@ class Symmetric:
     """One rank's end of the shared memory of a group."""
 
     push: Any  # octavo.ops.triton.push.Push
-    buffer: torch.Tensor  # of one-shot sums, uint8
-    name: str  # of the group, as torch's operations want it
+    blocks: Any  # octavo.ops.triton.push_blocks.PushBlocks
     memories: tuple[Any, ...]  # keep the mappings alive
 
     def sums(self, x: torch.Tensor) -> bool:
         """Whether `sum` takes x."""
         size = x.numel() * x.element_size()
-        return x.is_contiguous() and size % ALIGNED == 0 and size <= max(self.push.max_bytes, self.buffer.numel())
+        others = self.blocks.ranks - 1
+        return x.is_contiguous() and size % ALIGNED == 0 and (others == 1 or size * others <= ONE_TRIP_BYTES)
 
     def gathers(self, x: torch.Tensor) -> bool:
         """Whether `gather` takes x."""
@@ -41,14 +42,8 @@ class Symmetric:
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of x over the ranks, in a new tensor; every rank adds in the same order."""
-        size = x.numel() * x.element_size()
-        if size <= self.push.max_bytes:
-            return self.push.sum(x)
-        buffer = self.buffer.view(x.dtype)[: x.numel()]
-        flat = x.view(-1)
-        out = torch.empty_like(flat)
-        torch.ops.symm_mem.one_shot_all_reduce_copy_out(buffer, flat, "sum", self.name, out)
-        return out.view(x.shape)
+        fits = x.numel() * x.element_size() <= self.push.max_bytes
+        return self.push.sum(x) if fits else self.blocks.sum(x)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """[ranks, *x.shape]: the x of all."""
@@ -75,17 +70,17 @@ def _try_to_share(group: dist.ProcessGroup, device: torch.device) -> Symmetric |
         from torch.distributed import _symmetric_memory as symm_mem
 
         from octavo.ops.triton.push import Push
+        from octavo.ops.triton.push_blocks import PushBlocks, memory_bytes
 
-        packets_bytes = 16 * group.size() * PUSH_BYTES // 4
-        packets = symm_mem.empty(packets_bytes, dtype=torch.uint8, device=device)
-        packets.zero_()
-        buffer = symm_mem.empty(ONE_SHOT_BYTES, dtype=torch.uint8, device=device)
-        mapped = symm_mem.rendezvous(packets, group)
-        also = symm_mem.rendezvous(buffer, group)
-        places = torch.tensor(list(mapped.buffer_ptrs), dtype=torch.int64, device=device)
+        ranks = group.size()
+        sizes = (16 * ranks * PUSH_BYTES // 4, memory_bytes(ranks, BLOCKS_BYTES))
+        memories = [symm_mem.empty(size, dtype=torch.uint8, device=device).zero_() for size in sizes]
+        mapped = [symm_mem.rendezvous(memory, group) for memory in memories]
+        packets, blocks = (torch.tensor(list(one.buffer_ptrs), dtype=torch.int64, device=device) for one in mapped)
         torch.cuda.synchronize(device)
         dist.barrier(group)
-        return Symmetric(Push(group.rank(), places, packets_bytes), buffer, group.group_name, (packets, mapped, also))
+        push = Push(group.rank(), packets, sizes[0])
+        return Symmetric(push, PushBlocks(group.rank(), blocks, BLOCKS_BYTES), (*memories, *mapped))
     except Exception as error:  # the operation is PyTorch's inner one, and hosts differ in what they allow
         return f"{type(error).__name__}: {error}"
 
@@ -93,7 +88,7 @@ def _try_to_share(group: dist.ProcessGroup, device: torch.device) -> Symmetric |
 def _right(ours: Symmetric, group: dist.ProcessGroup, device: torch.device) -> bool:
     """Whether sums of several sizes are those of NCCL; the same answer on all ranks."""
     wrong = torch.zeros(1, dtype=torch.float32, device=device)
-    for number, size in enumerate((8, 4096, 100_000, PUSH_BYTES // 2, ONE_SHOT_BYTES // 2) * 2):
+    for number, size in enumerate((8, 4096, 100_000, PUSH_BYTES // 2, PUSH_BYTES, 1_000_008, BLOCKS_BYTES) * 2):
         generator = torch.Generator(device).manual_seed(1000 * number + group.rank())
         x = torch.randint(-8, 9, (size,), generator=generator, device=device).to(torch.bfloat16)  # whose sums are exact
         expected = x.clone()

@@ -244,6 +244,7 @@ def test_graphs_by_level_and_device() -> None:
     assert decide({"cudagraph_capture_sizes": [8, 2, 2, 99999]}, device=gpu).graph_sizes == (2, 8)
     assert decide({"max_cudagraph_capture_size": 16}, device=gpu).graph_sizes == (1, 2, 4, 8, 16)
     assert decide({"max_num_seqs": 3}, device=gpu).graph_sizes == (1, 2, 4)
+    assert [max(decide({"tensor_parallel_size": ranks}, device=gpu).graph_sizes) for ranks in (1, 2)] == [512, 1024]
 
 
 def test_every_reason_names_a_field() -> None:
