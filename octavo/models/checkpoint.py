@@ -15,7 +15,7 @@ from octavo.models.gguf_architectures import hugging_face_config, hugging_face_t
 from octavo.models.gguf_reader import GGUFFile, read_gguf
 from octavo.models.hub import find_model
 from octavo.models.safetensors_reader import read_safetensors_folder
-from octavo.models.tensors import CheckpointError, LazyTensor
+from octavo.models.tensors import CheckpointError, LazyTensor, trim_heap
 from octavo.text.gguf_tokenizer import rebuild_tokenizer
 from octavo.text.tokenizer import Tokenizer, TokenizerError, read_json, read_tokenizer
 
@@ -68,7 +68,9 @@ class Checkpoint:
         source = self.tokenizer_source or self.source
         if source.is_dir():
             return read_tokenizer(source)
-        return rebuild_tokenizer(self.gguf.metadata if self.gguf and source == self.source else read_gguf(source).metadata)
+        rebuilt = rebuild_tokenizer(self.gguf.metadata if self.gguf and source == self.source else read_gguf(source).metadata)
+        trim_heap()  # of hundreds of thousands of texts
+        return rebuilt
 
 
 def open_checkpoint(

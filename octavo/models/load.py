@@ -16,7 +16,7 @@ import torch
 from octavo.layers.layer import Weight
 from octavo.models.base import CausalLM
 from octavo.models.materialize import finish, layers_of
-from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport
+from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport, give_back
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
         for name, tensor in loader:
             wanted[name].put(tensor.reshape(wanted[name].shape))  # a scalar may be stored as [1]
     finish(model)
+    give_back(used.values())
     for reason, count in Counter(explained.values()).items():
         log.info("%d tensors of the checkpoint were not needed: %s", count, reason)
     return Loaded(loader.report, explained)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -138,3 +140,26 @@ class Loader:
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(num_threads)
+
+
+def give_back(tensors: Iterable[LazyTensor]) -> None:
+    """Return the pages of the tensors' files and what reading them left on the heap to the system. A tensor that is read again comes from
+    the file again."""
+    for mapped in {base for tensor in tensors if isinstance(base := _base(tensor.data), mmap.mmap)}:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return what was freed to the system, where the C library can (glibc)."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(ctypes.c_size_t(0))
+
+
+def _base(array: np.ndarray) -> object:
+    """What a view lies in, in the end."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from safetensors.torch import save_file
 
 from octavo.models.checkpoint import open_checkpoint
 from octavo.models.safetensors_reader import read_safetensors
-from octavo.models.tensors import Loader
+from octavo.models.tensors import Loader, give_back
 
 
 @pytest.fixture
@@ -48,3 +49,15 @@ def test_the_bundled_model_loads_whole():
     loader = Loader(tensors, torch.bfloat16)
     assert {name: values.shape for name, values in loader} == {name: tensor.shape for name, tensor in tensors.items()}
     assert loader.report.num_bytes == sum(tensor.num_bytes for tensor in tensors.values()) > 90e6
+
+
+def test_pages_that_were_read_are_given_back_and_read_again(tensors, tmp_path):
+    def resident_kb() -> int:
+        lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+        return sum(int(next(row for row in lines if row.startswith("Rss:")).split()[1]) for line in lines if str(tmp_path) in line)
+
+    before = {name: values.clone() for name, values in Loader(tensors)}
+    assert resident_kb() >= sum(tensor.num_bytes for tensor in tensors.values()) >> 10
+    give_back(tensors.values())
+    assert resident_kb() == 0
+    assert all(torch.equal(values, before[name]) for name, values in Loader(tensors))
