@@ -1,14 +1,14 @@
-"""Is what is measured also right? Compares the logits of a level with those of -O0 on the same weights and tokens, at a workload's shapes.
+"""Is what is measured also right? Compares the logits of a level with those of -O0 on the same weights and tokens, at workloads' shapes.
 
-Both levels are fed the very same tokens, so that errors do not grow with sampled texts: a prefill of all prompts, decode steps, then one
-sequence of the longest context with a decode step after it. Decode steps then run once more as the engine runs them, as a graph where there
-is one, and must sample what the logits say.
+Both levels are fed the very same tokens, so that errors do not grow with sampled texts: for each workload a prefill of all prompts and decode
+steps, then one sequence of the longest context with a decode step after it. Decode steps then run once more as the engine runs them, as a
+graph where there is one, and must sample what the logits say.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from random import Random
@@ -42,27 +42,38 @@ class Fed:
     blocks: tuple[int, ...]
 
 
+Steps = dict[str, tuple[torch.Tensor, int]]  # by name: logits [N, vocab], and how many sampled tokens are not the ones that they say
+LONGEST = "longest"
+
+
 def compare_with_reference(
-    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, prompts: Sequence[Sequence[int]]
-) -> dict[str, Any]:
-    """The error of the level in `settings` by step, and whether it is right. For models with one KV group, with dummy or real weights."""
+    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, workloads: Mapping[str, Sequence[Sequence[int]]]
+) -> dict[str, dict[str, Any]]:
+    """By workload, and for the longest context: the errors of the level in `settings` by step, and whether it is right.
+
+    `workloads` are prompts by name, at most `max_num_seqs` of each. For models with one KV group, with dummy or real weights.
+    """
     random = Random(0)
 
     def drawn(count: int) -> tuple[int, ...]:
         return tuple(random.randrange(architecture.vocab) for _ in range(count))
 
-    texts = [(tuple(prompt), drawn(NUM_DECODE_STEPS)) for prompt in prompts]
-    texts.append((drawn(settings.max_model_len - 2), drawn(1)))
-    sequences = list(_laid_out(texts, settings.block_size))
-    num_blocks = sequences[-1].blocks[-1] + 1
+    texts = {name: [(tuple(prompt), drawn(NUM_DECODE_STEPS)) for prompt in prompts] for name, prompts in workloads.items()}
+    texts[LONGEST] = [(drawn(settings.max_model_len - 2), drawn(1))]
+    sequences = {name: list(_laid_out(given, settings.block_size)) for name, given in texts.items()}
+    num_blocks = max(given[-1].blocks[-1] for given in sequences.values()) + 1
     kv_bytes = num_blocks * settings.block_size * kv_bytes_per_token(architecture, settings.kv_dtype)
-    fast = replace(settings, max_num_seqs=len(sequences), kv_bytes=kv_bytes)
+    fast = replace(settings, kv_bytes=kv_bytes)
     reference = replace(fast, optimization_level=0, graph_sizes=(), attention_backend="reference")
     measured = _run(fast, architecture, checkpoint, sequences)
     expected = _run(reference, architecture, checkpoint, sequences)
+    tolerance = max(TOLERANCE[settings.dtype], PACKED_TOLERANCE if settings.quantization != "none" else 0.0)
+    return {name: _compared(measured[name], expected[name], tolerance) for name in sequences}
+
+
+def _compared(measured: Steps, expected: Steps, tolerance: float) -> dict[str, Any]:
     errors = {name: _error(logits, expected[name][0]) for name, (logits, _) in measured.items()}
     unlike = sum(differing for _, differing in measured.values())
-    tolerance = max(TOLERANCE[settings.dtype], PACKED_TOLERANCE if settings.quantization != "none" else 0.0)
     right = all(error <= tolerance for error in errors.values()) and unlike == 0
     return {"right": right, "tolerance": tolerance, "errors": errors, "sampled_unlike_logits": unlike}
 
@@ -77,16 +88,16 @@ def _laid_out(texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block_si
 
 
 def _run(
-    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, sequences: Sequence[Fed]
-) -> dict[str, tuple[torch.Tensor, int]]:
-    """By name of the step: logits [N, vocab], and how many sampled tokens are not the ones that the logits say."""
+    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, workloads: Mapping[str, Sequence[Fed]]
+) -> dict[str, Steps]:
     runner = build_runner(settings, architecture, checkpoint, lambda name: nullcontext())
-    *short, long = sequences
-    found = {"prefill": _prefill(runner, short, settings.max_num_batched_tokens)}
-    for number in range(NUM_DECODE_STEPS):
-        found[f"decode {number + 1}"] = _decode(runner, short, number)
-    found["longest prefill"] = _prefill(runner, [long], LONG_CHUNK)
-    found["longest decode"] = _decode(runner, [long], 0)
+    found: dict[str, Steps] = {}
+    for name, sequences in workloads.items():
+        chunk = LONG_CHUNK if name == LONGEST else settings.max_num_batched_tokens
+        steps = found[name] = {"prefill": _prefill(runner, sequences, min(chunk, settings.max_num_batched_tokens))}
+        for number in range(len(sequences[0].after)):
+            steps[f"decode {number + 1}"] = _decode(runner, sequences, number)
+        runner.rows.apply(Plan(0, retired=tuple(sequence.row for sequence in sequences)))
     runner.close()
     del runner
     gc.collect()  # the arena and graphs hold each other

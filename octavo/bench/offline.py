@@ -65,8 +65,8 @@ def latency(
     }
 
 
-def check(flags: Mapping[str, Any], workload: Workload, seed: int, limit: int = 256) -> dict[str, Any]:
-    """Whether the level that `flags` ask for is right at the workload's shapes (`octavo.bench.check`), with at most `limit` prompts."""
+def check(flags: Mapping[str, Any], workloads: Mapping[str, Workload], seed: int, limit: int = 256) -> dict[str, dict[str, Any]]:
+    """Whether the level that `flags` ask for is right at the workloads' shapes (`octavo.bench.check`), with at most `limit` prompts of each."""
     from octavo.bench.check import compare_with_reference
     from octavo.config.architecture import Architecture
     from octavo.config.engine import EngineConfig
@@ -78,10 +78,10 @@ def check(flags: Mapping[str, Any], workload: Workload, seed: int, limit: int = 
     checkpoint = open_model(config)
     architecture = Architecture.from_config(checkpoint.config)
     settings = resolve(config, checkpoint.config, detect(), offline=True)
-    prompts = draw(workload, architecture.vocab, seed).prompts[: min(limit, settings.max_num_seqs - 1)]
-    begin_s = time.perf_counter()
+    most = min(limit, settings.max_num_seqs)
+    prompts = {name: draw(workload, architecture.vocab, seed).prompts[:most] for name, workload in workloads.items()}
     found = compare_with_reference(settings, architecture, checkpoint, prompts)
-    return {**found, "prompts": len(prompts), "seconds": time.perf_counter() - begin_s}
+    return {name: {**one, "prompts": len(prompts.get(name, [0]))} for name, one in found.items()}
 
 
 def warm_up(llm: Generator, vocab_size: int) -> float:

@@ -75,7 +75,9 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     if options.check:
         from octavo.bench.offline import check
 
-        checks = {name: check(flags, workload, options.workload_seed) for name, workload in options.workloads().items()}
+        check_s = time.perf_counter()
+        checks = check(flags, options.workloads(), options.workload_seed)
+        print(f"checked in {time.perf_counter() - check_s:.1f} s: {_worst(checks)}", file=sys.stderr)
         wrong = {name: found for name, found in checks.items() if not found["right"]}
         if wrong:
             return {**circumstances(sys.argv[1:]), "flags": flags, "kind": options.kind, "checks": checks, "results": {}}
@@ -121,6 +123,10 @@ def _measure_costs(options: BenchOptions, flags: dict[str, Any]) -> dict[str, An
     for name, one in found["workloads"].items():
         print(f"{name}: {one['measured_s']:.3f} s, simulated {one['simulated_s']:.3f} s ({one['error']:+.1%})", file=sys.stderr)
     return {**circumstances(sys.argv[1:]), "flags": flags, "kind": "cost", "results": found}
+
+
+def _worst(checks: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {max(one['errors'].values()):.4f}" for name, one in checks.items())
 
 
 def _line(result: dict[str, Any]) -> str:

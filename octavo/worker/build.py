@@ -78,7 +78,7 @@ def build_runner(
     )  # fmt: skip
     with timed("compile kernels"):
         ahead()
-    if device.type == "cuda":
+    if device.type == "cuda" and settings.optimization_level > 0:  # at -O0 what comes first is slower, and the start quicker
         with timed("warm up"):
             warm_up(runner, settings)
     sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
