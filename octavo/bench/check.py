@@ -1,8 +1,8 @@
 """Is what is measured also right? Compares the logits of a level with those of -O0 on the same weights and tokens, at workloads' shapes.
 
-Both levels are fed the very same tokens, so that errors do not grow with sampled texts: for each workload a prefill of all prompts and decode
-steps, then one sequence of the longest context with a decode step after it. Decode steps then run once more as the engine runs them, as a
-graph where there is one, and must sample what the logits say.
+Both levels are fed the very same tokens, so that errors do not grow with sampled texts: for each workload a prefill of all prompts and
+decode steps, then one sequence of the longest context with a decode step after it. Decode steps then run once more as the engine runs them,
+as a graph where there is one, and must sample what the logits say.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ def _decode(runner: Runner, sequences: Sequence[Fed], number: int) -> tuple[torc
 
 def _num_unlike(sampled: Sequence[Sequence[int]], logits: torch.Tensor) -> int:
     """How many greedy tokens have a logit that is clearly under the largest: by over a tenth of the spread of the row's logits."""
+    if not len(logits):
+        return 0
     tokens = torch.tensor([given[0] for given in sampled if given], device=logits.device)
     chosen = logits.gather(1, tokens[:, None])[:, 0]
     return int((logits.amax(-1) - chosen > 0.1 * logits.std(-1)).sum())

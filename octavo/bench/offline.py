@@ -66,7 +66,8 @@ def latency(
 
 
 def check(flags: Mapping[str, Any], workloads: Mapping[str, Workload], seed: int, limit: int = 256) -> dict[str, dict[str, Any]]:
-    """Whether the level that `flags` ask for is right at the workloads' shapes (`octavo.bench.check`), with at most `limit` prompts of each."""
+    """Whether the level that `flags` ask for is right at the workloads' shapes, with at most `limit` prompts of each
+    (`octavo.bench.check`)."""
     from octavo.bench.check import compare_with_reference
     from octavo.config.architecture import Architecture
     from octavo.config.engine import EngineConfig
