@@ -51,6 +51,7 @@ FURTHER_COUNTERS = {
 FURTHER_GAUGES = {
     "kv_cached_blocks": "Blocks that hold cached prefixes and may be given away",
     "longest_step_seconds": "How long the engine expects its longest step to take",
+    "prompt_tokens_per_second": "How fast the engine expects to read a prompt that comes alone",
 }
 MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
@@ -66,6 +67,7 @@ class FrontMetrics:
         self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
+        self.refused: Counter[str] = Counter({"queue_full": 0, "wait_too_long": 0})  # by code, before they were requests of the engine
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
         self.time_to_first_token = Histogram(TTFT_S, FINE)  # fine ones are shown live
         self.inter_token_latency = Histogram(FINE_TOKEN_S, FINE)
@@ -132,6 +134,7 @@ class FrontMetrics:
         yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
         yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
         yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
+        yield self._by_label("requests_refused", "Requests answered with 429, by code", "code", self.refused)
         yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)

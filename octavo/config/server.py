@@ -64,6 +64,9 @@ class ServerConfig:
     max_num_queued_tokens: Annotated[
         int | None, Flag("prompt tokens that may wait; a request beyond is answered with 429 and Retry-After")
     ] = None
+    admission_ttft_ms: Annotated[
+        float | None, Flag("milliseconds; a request whose first token is expected to take longer is answered with 429 and Retry-After")
+    ] = None
     stall_timeout: Annotated[
         float, Flag("seconds for which requests may wait and no step end before /health/ready fails; longer where steps are expected to be")
     ] = 60.0
@@ -83,6 +86,8 @@ class ServerConfig:
             raise ConfigError("enable_auto_tool_choice", True, "it needs --tool-call-parser, which says how the model writes calls")
         at_least("max_num_queued_reqs", self.max_num_queued_reqs, 1)
         at_least("max_num_queued_tokens", self.max_num_queued_tokens, 1)
-        if self.stall_timeout <= 0:
-            raise ConfigError("stall_timeout", self.stall_timeout, "it must be greater than 0, in seconds")
+        for name, unit in (("stall_timeout", "seconds"), ("admission_ttft_ms", "milliseconds")):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(name, value, f"it must be greater than 0, in {unit}")
         at_least("shutdown_timeout", self.shutdown_timeout, 0)

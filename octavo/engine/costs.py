@@ -33,6 +33,15 @@ class LearnedCosts:
         n = settings.max_num_batched_tokens
         return self.model.seconds(StepShape(n, settings.max_num_seqs, settings.max_num_seqs, n, n * settings.max_model_len, 0))
 
+    def prompt_rate(self, settings: Resolved) -> float:
+        """Prompt tokens a second, of one prompt that fills a step."""
+        n = min(settings.max_num_batched_tokens, settings.max_model_len)
+        return n / self.model.seconds(StepShape(n, 1, 1, n, n * (n + 1) // 2, 0))
+
+    def expected(self, settings: Resolved) -> dict[str, float]:
+        """What a front may want to know of steps to come."""
+        return {"longest_step_seconds": self.longest_s(settings), "prompt_tokens_per_second": self.prompt_rate(settings)}
+
     def _learn(self) -> None:
         timings = self.log.timings()
         stride = -(-len(timings) // FITTED)

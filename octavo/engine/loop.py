@@ -220,6 +220,6 @@ class EngineLoop:
             **self.scheduler.stats(),
             "steps_ended_at_s": self.step_ended_at_s,
             "now_s": self.clock(),
-            "longest_step_seconds": self.costs.longest_s(self.scheduler.settings) if self.costs else 0.0,
+            **(self.costs.expected(self.scheduler.settings) if self.costs else {}),
             "histograms": {"iteration_tokens_total": self.step_tokens.by_bound(), "batch_size": self.step_sequences.by_bound()},
         }

@@ -31,10 +31,12 @@ class ApiError(Exception):
     """An answer other than 2xx."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, challenge: str = "Bearer"
-    ) -> None:
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, challenge: str = "Bearer",
+        retry_after_s: int = RETRY_AFTER_S,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.status = status
+        self._retry_after_s = retry_after_s
         self._challenge = challenge  # how a client may show who it is
         if len(message) > MAX_MESSAGE_CHARACTERS:
             message = message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
@@ -48,7 +50,7 @@ class ApiError(Exception):
     def headers(self) -> Mapping[str, str]:
         if self.status == 401:
             return {"WWW-Authenticate": self._challenge}
-        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+        return {"Retry-After": str(self._retry_after_s)} if self.status in (429, 503) else {}
 
 
 def as_api_error(error: Exception) -> ApiError | None:

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from octavo.async_llm import Following, follow
 from octavo.config.server import ServerConfig
-from octavo.engine.client import AsyncEngine, EngineDead
+from octavo.engine.client import AsyncEngine, EngineDead, EngineStats
 from octavo.metrics import FrontMetrics
 from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.progress import Progress
+from octavo.serve.queue import Queue
 from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -64,8 +65,7 @@ class Front:
         self.progress = Progress(self.config.stall_timeout)
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
-        self.num_waiting = 0  # no token yet
-        self.num_waiting_tokens = 0
+        self.queue = Queue(self.config, clock)
         self._serial = itertools.count()
 
     def check_model(self, name: str | None) -> None:
@@ -80,13 +80,16 @@ class Front:
             raise ApiError(503, "The server is shutting down.", code="shutting_down")
         if (stalled := self.progress.stalled) is not None:
             raise ApiError(503, f"Not ready: {stalled}.", code="engine_stalled")
-        num_tokens = sum(len(request.prompt_token_ids) for request in requests)
-        for limit, waiting, new, what in (
-            (self.config.max_num_queued_reqs, self.num_waiting, len(requests), "requests"),
-            (self.config.max_num_queued_tokens, self.num_waiting_tokens, num_tokens, "prompt tokens"),
-        ):
-            if limit is not None and waiting > 0 and waiting + new > limit:
-                raise ApiError(429, f"{waiting} {what} are waiting already, the limit is {limit}; try again later.", code="queue_full")
+        try:
+            self.queue.check(len(requests), sum(len(request.prompt_token_ids) for request in requests))
+        except ApiError as refusal:
+            self.metrics.refused[refusal.reply.error.code or ""] += len(requests)
+            raise
+
+    def heard(self, stats: EngineStats) -> None:
+        """A reading of the engine, which is asked now and then."""
+        self.progress.heard(stats)
+        self.queue.estimate.heard(stats)
 
     def engine_id(self, label: str) -> str:
         return f"{label}-{next(self._serial)}"
@@ -150,20 +153,20 @@ class Counting:
     def started(self, following: Following[Any]) -> None:
         front, request = self._front, following.state.request
         front.running[request.id] = following
-        front.num_waiting += 1
-        front.num_waiting_tokens += len(request.prompt_token_ids)
+        front.queue.joined(len(request.prompt_token_ids))
         front.metrics.started(request.params.n, request.params.max_tokens)
         if front.config.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
 
     def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
-        metrics, now_s = self._front.metrics, self._front.clock()
+        front = self._front
+        metrics, now_s = front.metrics, front.clock()
         metrics.generation_tokens += num_tokens
         last_s = self._last_s.get(index)
         if last_s is not None:
             metrics.inter_token_latency.observe(now_s - last_s)
         elif not self._last_s:
-            self._no_longer_waiting(state)
+            front.queue.left(len(state.request.prompt_token_ids), read=True)
             self._tell_cache_miss(state)
             metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s[index] = now_s
@@ -172,8 +175,9 @@ class Counting:
         front = self._front
         del front.running[state.request.id]
         if not self._last_s:
-            self._no_longer_waiting(state)
-            if reason in (FinishReason.STOP, FinishReason.LENGTH):  # answered without a token: a vector
+            answered = reason in (FinishReason.STOP, FinishReason.LENGTH)  # without a token: a vector
+            front.queue.left(len(state.request.prompt_token_ids), read=answered)
+            if answered:
                 front.metrics.prompt_read(len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
 
@@ -182,10 +186,6 @@ class Counting:
             level = logging.INFO if self._front.config.enable_log_requests else logging.DEBUG
             advice = cache_advice(state.cache_miss)
             log.log(level, "%s: prefix cache: %s%s", state.request.id, state.cache_miss, f"; {advice}" if advice else "")
-
-    def _no_longer_waiting(self, state: State[Any]) -> None:
-        self._front.num_waiting -= 1
-        self._front.num_waiting_tokens -= len(state.request.prompt_token_ids)
 
 
 def cache_advice(miss: str | None) -> str | None:

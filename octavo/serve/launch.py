@@ -202,7 +202,7 @@ async def _report(front: Front) -> None:
 
 async def _look(front: Front) -> None:
     """Whether the engine gets on."""
-    await keep_looking(front.progress, front.engine, lambda: bool(front.running), front.clock)
+    await keep_looking(front.progress, front.engine, lambda: bool(front.running), front.clock, front.heard)
 
 
 def run_until_done(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]]) -> int:

@@ -64,16 +64,18 @@ class Progress:
             log.warning("the engine gets on again") if reason is None else log.error("not ready: %s", reason)
 
 
-async def keep_looking(progress: Progress, engine: AsyncEngine, busy: Callable[[], bool], clock: Callable[[], float]) -> None:
-    """Look until cancelled. The engine is asked one thing at a time, and nothing while there is nothing to do."""
-    asked: asyncio.Task[EngineStats] | None = None
+async def keep_looking(
+    progress: Progress, engine: AsyncEngine, busy: Callable[[], bool], clock: Callable[[], float], heard: Callable[[EngineStats], None]
+) -> None:
+    """Look until cancelled. The engine is asked one thing at a time, and, but for the first time, nothing while there is nothing to do."""
+    asked: asyncio.Task[EngineStats] | None = None if engine.dead else asyncio.ensure_future(engine.stats())
     try:
         while True:
             if asked is not None and asked.done():
                 if not isinstance(error := asked.exception(), EngineDead):
                     if error is not None:
                         raise error
-                    progress.heard(asked.result())
+                    heard(asked.result())
                 asked = None
             progress.look(clock(), busy=busy(), in_step=asked is not None)
             if asked is None and busy() and engine.dead is None:

@@ -159,8 +159,10 @@ async def ready(front: Front, request: Request) -> Response:
 
 
 async def load(front: Front, request: Request) -> Response:
-    """Requests in the server, and those of them that have no token yet."""
-    return reply({"server_load": len(front.running), "num_requests_waiting": front.num_waiting})
+    """Requests in the server, those of them that have no token yet, and how long a new one would wait for its first."""
+    queue, wait_s = front.queue, front.queue.wait_s()
+    waiting = {"num_requests_waiting": queue.num_requests, "num_tokens_waiting": queue.num_tokens}
+    return reply({"server_load": len(front.running), **waiting, "expected_ttft_s": None if wait_s is None else round(wait_s, 3)})
 
 
 async def advice(front: Front, request: Request) -> Response:

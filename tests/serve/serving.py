@@ -62,7 +62,7 @@ class Client:
         assert response.json()["choices"][0]["text"]
         assert not self.engine.active
         assert not self.front.running
-        assert self.front.num_waiting == self.front.num_waiting_tokens == 0
+        assert self.front.queue.num_requests == self.front.queue.num_tokens == 0
 
 
 def parse_events(text: str) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def test_work_ends_when_the_client_leaves(path: str, script: Script, stream: boo
         eventually(lambda: not running.engine.active)
         assert len(running.engine.aborted) == len(running.engine.requests)
         eventually(lambda: not running.front.running)
-        assert running.front.num_waiting == 0
+        assert running.front.queue.num_requests == 0
         assert running.front.metrics.finished["abort"] == running.front.metrics.num_started == len(running.engine.requests)
 
 

@@ -77,7 +77,7 @@ async def test_started_is_finished_by_reason_and_first_tokens_are_counted_once()
         assert value(families, "octavo:requests_started/_total") == 9
         assert value(families, "octavo:time_to_first_token_seconds/_count") == 8
         assert value(families, "octavo:e2e_request_latency_seconds/_count") == 9
-        assert api.front.num_waiting == 0
+        assert api.front.queue.num_requests == 0
 
 
 async def test_tokens_and_times() -> None:

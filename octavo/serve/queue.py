@@ -1,0 +1,111 @@
+"""Requests that have no token yet: how many there may be, how long a new one would wait, and who is told to come again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.config.server import ServerConfig
+from octavo.engine.client import EngineStats
+from octavo.serve.errors import ApiError
+
+MEMORY_S = 10.0  # of waiting, after which what was measured weighs a third
+PRIOR_S = 0.5  # what the engine expects counts as much as so many seconds of measuring
+LONGEST_RETRY_S = 60.0
+
+
+class FirstTokenEstimate(Protocol):
+    """Says how long a new request would wait for its first token. It is told all that happens to the queue."""
+
+    def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
+        """From now on so many requests wait; a prompt of `num_read` tokens got its first token."""
+        ...
+
+    def heard(self, stats: EngineStats) -> None:
+        """A reading of the engine."""
+        ...
+
+    def seconds(self, num_ahead: int, num_own: int) -> float | None:
+        """For a prompt of `num_own` tokens behind `num_ahead` tokens of prompts that wait; None while nothing is known."""
+        ...
+
+
+class MeasuredRate:
+    """The tokens ahead over the rate at which prompts got their first tokens while some waited; then its own at the engine's rate.
+
+    What is measured is the queue's end, so it holds whatever the queue waits for: the reading of prompts, rows or memory.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0  # of the measured past, later parts weighing more
+        self._own_rate = 0.0  # tokens/s of prompts by the engine's cost model
+        self._since_s: float | None = None  # while some wait
+
+    def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
+        if self._since_s is not None:
+            passed_s = now_s - self._since_s
+            kept = math.exp(-passed_s / MEMORY_S)
+            self._tokens = self._tokens * kept + num_read
+            self._seconds = self._seconds * kept + passed_s
+        self._since_s = now_s if num_waiting else None
+
+    def heard(self, stats: EngineStats) -> None:
+        rate = stats.counters.get("prompt_tokens_per_second", 0.0)
+        if rate > 0 and not self._own_rate:
+            self._tokens, self._seconds = self._tokens + PRIOR_S * rate, self._seconds + PRIOR_S
+        self._own_rate = rate
+
+    def seconds(self, num_ahead: int, num_own: int) -> float | None:
+        if not self._own_rate:
+            return None
+        if not num_ahead:
+            return num_own / self._own_rate
+        return num_ahead * self._seconds / max(self._tokens, 1e-9) + num_own / self._own_rate
+
+
+class Queue:
+    """Counts what waits, and refuses with 429 and Retry-After what it has no room for."""
+
+    def __init__(self, config: ServerConfig, clock: Callable[[], float], estimate: FirstTokenEstimate | None = None) -> None:
+        self.num_requests = self.num_tokens = 0
+        self.estimate = estimate or MeasuredRate()
+        self._config = config
+        self._clock = clock
+
+    def joined(self, num_tokens: int) -> None:
+        """A request begins to wait."""
+        self.num_requests += 1
+        self.num_tokens += num_tokens
+        self.estimate.changed(self._clock(), self.num_requests)
+
+    def left(self, num_tokens: int, *, read: bool) -> None:
+        """It has its first token, or has ended without one."""
+        self.num_requests -= 1
+        self.num_tokens -= num_tokens
+        self.estimate.changed(self._clock(), self.num_requests, num_tokens if read else 0)
+
+    def wait_s(self, num_tokens: int = 0) -> float | None:
+        """Until the first token of a prompt of that many tokens; None while nothing is known."""
+        return self.estimate.seconds(self.num_tokens, num_tokens)
+
+    def check(self, num_requests: int = 0, num_tokens: int = 0) -> None:
+        """Raise `ApiError` if so many more have no room. Whoever finds the queue empty is taken, however large."""
+        if not self.num_requests:
+            return
+        for limit, waiting, new, what in (
+            (self._config.max_num_queued_reqs, self.num_requests, num_requests, "requests"),
+            (self._config.max_num_queued_tokens, self.num_tokens, num_tokens, "prompt tokens"),
+        ):
+            if limit is not None and waiting + new > limit:
+                message = f"{waiting} {what} are waiting already, the limit is {limit}; try again later."
+                raise ApiError(429, message, code="queue_full", retry_after_s=retry_s(self.wait_s()))
+        limit_ms, wait_s = self._config.admission_ttft_ms, self.wait_s(num_tokens)
+        if limit_ms is not None and wait_s is not None and 1000 * wait_s > limit_ms:
+            message = f"The first token would take about {wait_s:.1f} s, the limit is {limit_ms / 1000:g} s; try again later."
+            raise ApiError(429, message, code="wait_too_long", retry_after_s=retry_s(wait_s - limit_ms / 1000))
+
+
+def retry_s(seconds: float | None) -> int:
+    """Whole seconds for Retry-After."""
+    return 1 if seconds is None else math.ceil(min(max(seconds, 1.0), LONGEST_RETRY_S))
