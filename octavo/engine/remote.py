@@ -13,7 +13,6 @@ from dataclasses import fields
 from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
@@ -55,17 +54,19 @@ class RemoteEngine:
         self._listeners: dict[str, Listener] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(option, 0)
         self._socket.connect(address)
-        self._tasks = [asyncio.create_task(self._read_news()), asyncio.create_task(self._read_status())]
+        self._looking = False
+        self._socket_fd = int(self._socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._socket_fd, self._look)
+        self._reading_status = asyncio.create_task(self._read_status())
 
     @classmethod
-    async def start(
-        cls, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> RemoteEngine:
+    async def start(cls, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> RemoteEngine:
         """Start the process and wait until its engine is ready. Raises `EngineDead` with the child's own first error."""
         engine = cls(build, args, on_stage)
         try:
@@ -124,9 +125,9 @@ class RemoteEngine:
         await asyncio.to_thread(self._child.kill)
         if self._dead is None:
             self._died("the engine was closed")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._reading_status.cancel()
+        await asyncio.gather(self._reading_status, return_exceptions=True)
+        self._loop.remove_reader(self._socket_fd)
         self._socket.close()
         self._context.term()
         self._folder.cleanup()
@@ -143,21 +144,35 @@ class RemoteEngine:
 
     def _send(self, command: Command) -> None:
         self._socket.send(encode_command(command), zmq.NOBLOCK)
+        self._look()  # the descriptor tells of a change only once, and sending may have seen it
 
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise EngineDead(self._dead)
 
-    async def _read_news(self) -> None:
-        while True:
-            kind, body = decode_reply(await self._socket.recv())
-            if kind == "news":
-                for output in body:
-                    self._hand_over(output)
-            else:
-                waiting = self._asked.get(body[0])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(body[1])
+    def _look(self) -> None:
+        """Read from the socket at the event loop's next turn."""
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        """One message a turn: however far the engine is ahead, clients are heard in between."""
+        self._looking = False
+        if self._socket.closed:
+            return
+        try:
+            kind, body = decode_reply(self._socket.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return
+        self._look()
+        if kind == "news":
+            for output in body:
+                self._hand_over(output)
+        else:
+            waiting = self._asked.get(body[0])
+            if waiting is not None and not waiting.done():
+                waiting.set_result(body[1])
 
     def _hand_over(self, output: SequenceOutput) -> None:
         listener = self._listeners.get(output.request_id)

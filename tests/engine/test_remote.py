@@ -60,6 +60,28 @@ def test_news_of_many_requests_arrive_in_order():
     with_engine("tests.engine.echo:build", use)
 
 
+class Slow(Reading):
+    """A reader that takes longer for its news than the engine does."""
+
+    def take(self, news):
+        time.sleep(0.004)
+        super().take(news)
+
+
+def test_a_front_that_is_behind_does_other_things_between_two_messages():
+    async def use(engine):
+        slow = Slow()
+        engine.add(request("slow", range(100)), slow)
+        told = [0]
+        while told[-1] < 60:
+            await asyncio.sleep(0)
+            told.append(slow.news.qsize())
+        assert max(after - before for before, after in zip(told, told[1:])) == 1
+        engine.abort("slow")
+
+    with_engine("tests.engine.echo:build", use)
+
+
 def test_a_reader_that_leaves_aborts_its_request():
     async def use(engine):
         stream = news_of(engine, request("gone", range(10_000)))
