@@ -262,8 +262,9 @@ async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
     """
     from octavo.engine.build import open_model
     from octavo.engine.remote import RemoteEngine
+    from octavo.host.numa import engine_place
 
-    engine = asyncio.create_task(RemoteEngine.start(BUILD, (config,)))
+    engine = asyncio.create_task(RemoteEngine.start(BUILD, (config,), place=engine_place(config.parallel)))
     try:
         checkpoint = await asyncio.to_thread(open_model, config)
         if not config.model.skip_tokenizer_init:

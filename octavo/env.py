@@ -124,6 +124,8 @@ CPU_VISIBLE_MEMORY_NODES = _define(
 )
 OMP_NUM_THREADS = _define("OMP_NUM_THREADS", _count, 0, "threads of a worker on CPU, not bound then; 0: by the cores that may be used")
 
+CUDA_VISIBLE_DEVICES = _define("CUDA_VISIBLE_DEVICES", str, None, "GPUs that may be used, by number or UUID, in order; default: all")
+
 STEP_TIMEOUT = _define(
     "OCTAVO_EXECUTE_MODEL_TIMEOUT_SECONDS", _amount, 300.0, "seconds until a step without an outcome is given up, with its workers"
 )

@@ -92,8 +92,8 @@ class Setting:
 
 
 def option(name: str) -> str:
-    """The flag of a field: max_num_seqs -> --max-num-seqs."""
-    return "--" + name.replace("_", "-")
+    """The flag of a field: max_num_seqs -> --max-num-seqs. An environment variable is its own name."""
+    return name if name.isupper() else "--" + name.replace("_", "-")
 
 
 def shown(value: object) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from octavo.config.fields import ConfigError, Flag, at_least
+from octavo.env import read_list
 
 ExecutorBackend = Literal["uni", "mp"]
 All2All = Literal[
@@ -35,12 +36,28 @@ class ParallelConfig:
         ExecutorBackend | None,
         Flag("where workers run: uni, inside the engine's process; mp, each in a process of its own; default: uni on one device, else mp"),
     ] = None
+    numa_bind: Annotated[bool, Flag("bind each GPU's process to the cores and the memory of the GPU's node (NUMA)")] = False
+    numa_bind_nodes: Annotated[tuple[int, ...], Flag("with it: the node of each visible GPU; default: as the system says")] = ()
+    numa_bind_cpus: Annotated[tuple[str, ...], Flag("with it: cores for each visible GPU, such as 0-15 16-31; default: its node's")] = ()
 
     def __post_init__(self) -> None:
+        self._check_numa()
         if self.distributed_executor_backend == "uni" and self.world_size > 1:
             raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             at_least(name, getattr(self, name), 1)
+
+    def _check_numa(self) -> None:
+        for name, entries in (("numa_bind_nodes", self.numa_bind_nodes), ("numa_bind_cpus", self.numa_bind_cpus)):
+            if entries and not self.numa_bind:
+                raise ConfigError(name, " ".join(map(str, entries)), "it says where to bind to; add --numa-bind")
+        for node in self.numa_bind_nodes:
+            at_least("numa_bind_nodes", node, 0)
+        for text in self.numa_bind_cpus:
+            try:
+                read_list(text)
+            except ValueError as error:
+                raise ConfigError("numa_bind_cpus", text, f"{error}; give one list for each visible GPU, such as 0-15 16-31") from None
 
     @property
     def world_size(self) -> int:

@@ -47,6 +47,9 @@ def resolve(
     whole = Architecture.from_config(checkpoint)
     if not planned:
         _refuse_unbuilt(asked)
+    if asked.parallel.numa_bind and device.kind == "cpu":
+        raise ConfigError("numa_bind", True, "there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES and "
+                          "OCTAVO_CPU_OMP_THREADS_BIND (docs/placement.md)")  # fmt: skip
     device = _of_one_worker(asked, device)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
     experts, dispatch = expert_ranks(asked.parallel, whole, reasons)

@@ -27,6 +27,8 @@ from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.grammar.library import Vocabulary
 from octavo.host.cpu_places import cpu_places, own_place
+from octavo.host.numa import engine_place, numa_places
+from octavo.host.place import Place
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.parallel.meeting import Layout, Meeting
 from octavo.plan.cost import SHIPPED, cost_model
@@ -57,6 +59,8 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
     timeline = Timeline(time.monotonic)
     one_rank = config.parallel.world_size == 1  # of several, each begins in a process of its own
+    if offline:  # another engine's process was started there
+        engine_place(config.parallel).enter()
     early = begin_early(time.monotonic, kernels=one_rank and config.compilation.optimization_level > 0)
     with timeline.stage("open checkpoint"):
         checkpoint = open_model(config)
@@ -106,10 +110,17 @@ def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:
 
     layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, experts=settings.expert_parallel_size > 1)
     host = Host.open(layout)
-    places = cpu_places(layout.num_ranks) if settings.device == "cpu" else []
+    places = worker_places(config, settings, layout.num_ranks)
     for rank, place in enumerate(places):
         log.info("worker %d: %s", rank, place)
     return ProcessExecutor("octavo.engine.build:build_worker", (config, settings, host.meeting), layout.num_ranks, places, keep=host)
+
+
+def worker_places(config: EngineConfig, settings: Resolved, num_ranks: int) -> list[Place]:
+    """Where each worker's process runs; empty where nothing is asked. Raises `ConfigError` or `BadEnvironment`."""
+    if settings.device == "cpu":
+        return cpu_places(num_ranks)
+    return numa_places(config.parallel, range(num_ranks)) if config.parallel.numa_bind else []
 
 
 def build_worker(

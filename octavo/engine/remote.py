@@ -17,7 +17,8 @@ import zmq
 from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
-from octavo.engine.process import spawn
+from octavo.engine.process import ANYWHERE, spawn
+from octavo.host.place import Place
 from octavo.types import FinishReason, Request, SequenceOutput
 
 _STATS = frozenset(item.name for item in fields(EngineStats))
@@ -43,12 +44,18 @@ class Listener:
 class RemoteEngine:
     """Starts its process when made, inside the event loop that will use it; `RemoteEngine.start` also waits until it is ready."""
 
-    def __init__(self, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    def __init__(
+        self,
+        build: str,
+        args: tuple[Any, ...],
+        on_stage: Callable[[Mapping[str, Any]], None] | None = None,
+        place: Place = ANYWHERE,
+    ) -> None:
         self.info: Mapping[str, Any] = {}
         self._on_stage = on_stage
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # of the socket; only this user can enter it
         address = f"ipc://{self._folder.name}/engine"
-        self._child = spawn("octavo.engine.server:run_engine", address, build, args)
+        self._child = spawn("octavo.engine.server:run_engine", address, build, args, place=place)
         self._dead: str | None = None
         self._gone = asyncio.Event()
         self._listeners: dict[str, Listener] = {}
@@ -66,9 +73,15 @@ class RemoteEngine:
         self._reading_status = asyncio.create_task(self._read_status())
 
     @classmethod
-    async def start(cls, build: str, args: tuple[Any, ...], on_stage: Callable[[Mapping[str, Any]], None] | None = None) -> RemoteEngine:
+    async def start(
+        cls,
+        build: str,
+        args: tuple[Any, ...],
+        on_stage: Callable[[Mapping[str, Any]], None] | None = None,
+        place: Place = ANYWHERE,
+    ) -> RemoteEngine:
         """Start the process and wait until its engine is ready. Raises `EngineDead` with the child's own first error."""
-        engine = cls(build, args, on_stage)
+        engine = cls(build, args, on_stage, place)
         try:
             await engine.ready()
         except BaseException:

@@ -168,6 +168,11 @@ def test_cpu_cache_is_modest_unless_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OCTAVO_CPU_KVCACHE_SPACE", "50")
     with pytest.raises(ConfigError, match="use at most 11"):
         decide()
+    monkeypatch.setenv("OCTAVO_CPU_KVCACHE_SPACE", "7")
+    assert decide().kv_bytes == 7 * GIB
+    # all workers of a host share its memory
+    with pytest.raises(ConfigError, match=r"^OCTAVO_CPU_KVCACHE_SPACE = 7.0 is not possible.*use at most [56]"):
+        decide({"tensor_parallel_size": 2})
 
 
 def test_cpu_cache_grows_for_one_whole_sequence() -> None:
@@ -320,3 +325,8 @@ def test_experts_that_cannot_be_placed_are_refused_with_what_works() -> None:
 def test_ranks_that_wait_for_each_other_s_counts_run_without_graphs() -> None:
     flags = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "all2all_backend": "alltoall"}
     assert decide(flags, QWEN3_30B_A3B, Device.named("h200")).graph_mode == "NONE"
+
+
+def test_what_binds_gpus_is_refused_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES"):
+        decide({"numa_bind": True})

@@ -13,6 +13,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
     "env": (),
     "logs": ("env",),
+    "host.numa": ("host", "config.parallel", "config.fields", "env"),
     "host": ("env",),
     "registry": (),
     "context": (),
