@@ -21,6 +21,7 @@ class AttentionShape:
     scale: float  # multiplies q @ k
     window: int | None = None  # a token attends this many newest tokens, itself included
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
+    value_dim: int | None = None  # of latents: a token's value is the first so many of its key's dimensions
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Supports:
     """What a backend can do. An empty set means anything."""
 
     devices: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset({"paged", "window"})
+    kinds: frozenset[str] = frozenset({"paged", "window"})  # and "latent"
     head_dims: frozenset[int] = frozenset()
     dtypes: frozenset[str] = frozenset()
     kv_dtypes: frozenset[str] = frozenset()
@@ -74,7 +75,9 @@ class AttentionBackend(Protocol):
     ) -> torch.Tensor:  # fmt: skip
         """Once a layer. q [T, heads, head_dim]; kv [num_blocks, 2, block_tokens, kv_heads, head_dim] with its scales (`kv_format`) holds
         K and V of the whole context, those of this step's tokens included; sinks [heads] float32, a score of each head that takes its
-        part of the weight and has no value (gpt-oss, OpenAI 2025) -> [T, heads, head_dim]. Rows of padding tokens are finite."""
+        part of the weight and has no value (gpt-oss, OpenAI 2025) -> [T, heads, head_dim]. Rows of padding tokens are finite.
+
+        Of latents, kv is [num_blocks, 1, block_tokens, 1, head_dim] -> [T, heads, value_dim]."""
         ...
 
 

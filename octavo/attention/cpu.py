@@ -32,7 +32,8 @@ class NativeAttention:
         """`native` None takes the process's own, which there may not be: `supports` then says so."""
         self.native = native or shared_native()
         absent = None if self.native else "there are no C kernels on this machine"
-        self.supports = Supports(devices=frozenset({"cpu"}), dtypes=_NAMES, kv_dtypes=_NAMES, sinks=True, absent=absent)
+        kinds = frozenset({"paged", "window", "latent"})
+        self.supports = Supports(devices=frozenset({"cpu"}), kinds=kinds, dtypes=_NAMES, kv_dtypes=_NAMES, sinks=True, absent=absent)
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> NativePlan:
         return NativePlan(batch, block_table)
@@ -50,9 +51,9 @@ class NativeAttention:
             table.data_ptr(), batch.starts.data_ptr(), batch.lengths.data_ptr(), batch.rows.data_ptr(),
             0 if sinks is None else sinks.data_ptr(),
             batch.rows.shape[0], q.shape[0], shape.heads, shape.kv_heads, shape.head_dim, kv.shape[2],
-            q.stride(0), table.stride(0), *kv.stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype], shape.window or 0,
+            q.stride(0), table.stride(0), *kv.expand(-1, 2, -1, -1, -1).stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype], shape.window or 0,
             shape.scale, shape.softcap or 0.0,
         )  # fmt: skip
         assert self.native is not None
         self.native.run(Op.ATTENTION, args)
-        return out
+        return out if shape.value_dim is None else out[..., : shape.value_dim]

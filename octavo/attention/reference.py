@@ -22,7 +22,7 @@ class ReferenceAttention:
     """Takes the slices one by one, with scores in float32."""
 
     name = "reference"
-    supports = Supports(sinks=True, reads_lengths=True)
+    supports = Supports(kinds=frozenset({"paged", "window", "latent"}), sinks=True, reads_lengths=True)
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> ReferencePlan:
         starts, lengths, rows = batch.starts.tolist(), batch.lengths.tolist(), batch.rows.tolist()
@@ -33,26 +33,27 @@ class ReferenceAttention:
         self, plan: ReferencePlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        out = torch.zeros_like(q)
+        out = q.new_zeros((*q.shape[:2], shape.value_dim or shape.head_dim))
         for row, start, end, length in plan.slices:
             first = length - (end - start)  # position of the slice's first token
             oldest = 0 if shape.window is None else max(0, first + 1 - shape.window)  # nothing before it is looked at
             k, v = _gather(plan, kv, scales, row, oldest, length)
             visible = _visible(first, end - start, oldest, length, shape.window, q.device)
-            out[start:end] = attend(q[start:end], k, v, visible, shape, sinks)
+            out[start:end] = attend(q[start:end], k, v[..., : shape.value_dim], visible, shape, sinks)
         return out
 
 
 def _gather(
     plan: ReferencePlan, kv: torch.Tensor, scales: torch.Tensor | None, row: int, oldest: int, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V at the positions oldest to length of a row: each [length - oldest, kv_heads, head_dim] float32."""
+    """K and V at the positions oldest to length of a row: each [length - oldest, kv_heads, head_dim] float32. Of latents both
+    are the same."""
     head = oldest // plan.block_tokens
     blocks = plan.block_table[row, head : -(-length // plan.block_tokens)].long()
     own = scales[blocks] if scales is not None and scales.dim() > 1 else scales
     pages = restored(kv[blocks], own).transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, head_dim]
     skipped = head * plan.block_tokens
-    return pages[0, oldest - skipped : length - skipped], pages[1, oldest - skipped : length - skipped]
+    return pages[0, oldest - skipped : length - skipped], pages[-1, oldest - skipped : length - skipped]
 
 
 def _visible(first: int, count: int, oldest: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from octavo.attention.backend import AttentionBackend, Choice, Needs, choose
-from octavo.config.architecture import Architecture
+from octavo.config.architecture import Architecture, LayerConfig
 from octavo.config.fields import ConfigError
 from octavo.config.resolved import Resolved
 from octavo.ops.kv_format import COMPRESSED
@@ -50,8 +50,8 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
         asked = "reference"
     needs = Needs(
         device=settings.device,
-        kinds=frozenset("paged" if layer.window is None else "window" for layer in architecture.layers),
-        head_dims=frozenset({architecture.head_dim}),
+        kinds=frozenset(_kind(architecture, layer) for layer in architecture.layers),
+        head_dims=frozenset({architecture.latent.width if architecture.latent else architecture.head_dim}),
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         softcap=architecture.attention_softcap is not None,
@@ -67,3 +67,9 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
         return backend_for(asked, needs)
     except ValueError as error:
         raise ConfigError("attention_backend", asked, str(error)) from None
+
+
+def _kind(architecture: Architecture, layer: LayerConfig) -> str:
+    if architecture.latent is not None:
+        return "latent"
+    return "paged" if layer.window is None else "window"

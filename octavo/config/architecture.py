@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from octavo.config.experts import Experts
 from octavo.config.families import Family, Norms, QkNorm, family_of
 from octavo.config.hf_config import Config, HfConfig, UnsupportedModel
+from octavo.config.latent import Latent, latent_scale
 from octavo.config.rope import Rope, read_ropes
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
@@ -51,6 +52,7 @@ class Architecture:
     logits_scale: float  # multiplies the logits
     embedding_scale: float  # multiplies the embeddings
     residual_scale: float  # multiplies what a layer adds to the residual stream
+    latent: Latent | None  # keys and values come from one vector a token; head_dim is then that of queries and keys
     dtype: str | None  # of the checkpoint, a torch dtype's name
 
     @property
@@ -64,6 +66,16 @@ class Architecture:
     @property
     def kv_dim(self) -> int:
         return self.kv_heads * self.head_dim
+
+    @property
+    def pair_dims(self) -> int:
+        """Dimensions multiplied for a query head and a key that it sees: of the key, and of the value."""
+        return 2 * self.head_dim if self.latent is None else self.latent.width + self.latent.rank
+
+    @property
+    def value_dim(self) -> int:
+        """Of a head's result."""
+        return self.head_dim if self.latent is None else self.latent.value
 
     @staticmethod
     def from_config(config: Config) -> Architecture:
@@ -79,13 +91,14 @@ class Architecture:
 
 def _read(config: HfConfig, family: Family) -> Architecture:
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    kv_heads = config.count("num_key_value_heads", heads)
-    head_dim = config.count("head_dim", hidden // heads)
+    latent = family.latent(config)
+    kv_heads = 1 if latent else config.count("num_key_value_heads", heads)
+    head_dim = latent.plain + latent.rotated if latent else config.count("head_dim", hidden // heads)
     if heads % kv_heads:
         raise UnsupportedModel(f"config.json: num_attention_heads = {heads} is not a multiple of num_key_value_heads = {kv_heads}")
     if config.flag("use_bidirectional_attention"):
         raise UnsupportedModel("config.json: use_bidirectional_attention = true is not supported, only causal attention is")
-    full, local = read_ropes(config, head_dim, family.rope_aliases, family.local_theta)
+    full, local = read_ropes(config, latent.rotated if latent else head_dim, family.rope_aliases, family.local_theta)
     max_position = config.count("max_position_embeddings")
     attention_bias = config.flag("attention_bias")
     return Architecture(
@@ -98,11 +111,15 @@ def _read(config: HfConfig, family: Family) -> Architecture:
         qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
         o_bias=attention_bias if family.o_bias is None else family.o_bias,
         mlp_bias=config.flag("mlp_bias"), tied_embeddings=config.flag("tie_word_embeddings"),
-        attention_scale=config.number("attention_multiplier", config.number("query_pre_attn_scalar", head_dim) ** -0.5),
+        attention_scale=(
+            latent_scale(head_dim, full)
+            if latent
+            else config.number("attention_multiplier", config.number("query_pre_attn_scalar", head_dim) ** -0.5)
+        ),
         attention_softcap=config.optional("attn_logit_softcapping"), sinks=family.sinks,
         logits_softcap=config.optional("final_logit_softcapping"), logits_scale=1.0 / config.number("logits_scaling", 1.0),
         embedding_scale=hidden**0.5 if family.scaled_embeddings else config.number("embedding_multiplier", 1.0),
-        residual_scale=config.number("residual_multiplier", 1.0),
+        residual_scale=config.number("residual_multiplier", 1.0), latent=latent,
         dtype=config.get("dtype") or config.get("torch_dtype"),
     )  # fmt: skip
 

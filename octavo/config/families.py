@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
-from octavo.config import experts
+from octavo.config import experts, latent
 from octavo.config.experts import ExpertsByLayer, no_experts
 from octavo.config.hf_config import Config, HfConfig, UnsupportedModel
+from octavo.config.latent import Latent, no_latent
 
 
 class Norms(Enum):
@@ -107,6 +108,7 @@ class Family:
     windows: Callable[[HfConfig, int], Windows] = full
     rotated: Callable[[HfConfig, int], tuple[bool, ...]] = all_rotated  # which layers have positions
     experts: Callable[[HfConfig, int], ExpertsByLayer] = no_experts
+    latent: Callable[[HfConfig], Latent | None] = no_latent
     norms: Norms = Norms.PRE
     norm_offset: float = 0.0
     qk_norm: QkNorm | None = None
@@ -129,6 +131,7 @@ _QWEN: Config = {"max_position_embeddings": 32768, "sliding_window": 4096}
 _GPT_OSS_ROPE: Config = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 4096,
 }  # fmt: skip
+_LATENT: Config = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 _GEMMA: Config = {
     "max_position_embeddings": 8192, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256,
     "query_pre_attn_scalar": 256, "sliding_window": 4096,
@@ -162,6 +165,18 @@ FAMILIES: tuple[Family, ...] = (
         {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128,
          "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4, "rope_parameters": _GPT_OSS_ROPE},
         windows=turn_about_windows, experts=experts.gpt_oss, sinks=True,
+    ),
+    Family(
+        "deepseek_v2", ("DeepseekV2ForCausalLM",),
+        {**_LATENT, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "num_experts_per_tok": 6},
+        experts=experts.deepseek_v2, latent=latent.deepseek,
+    ),
+    Family(
+        "deepseek_v3", ("DeepseekV3ForCausalLM",),
+        {**_LATENT, "max_position_embeddings": 4096, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+         "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+         "first_k_dense_replace": 3},
+        experts=experts.deepseek_v3, latent=latent.deepseek,
     ),
     Family(
         "smollm3", ("SmolLM3ForCausalLM",), {"max_position_embeddings": 32768, "rope_theta": 2e6, "tie_word_embeddings": True},

@@ -68,7 +68,7 @@ def resolve(
         seed=asked.model.seed,
         max_model_len=max_model_len,
         block_size=asked.cache.block_size,
-        kv_dtype=_kv_dtype(asked, dtype, device, reasons),
+        kv_dtype=_kv_dtype(asked, arch, dtype, device, reasons),
         enable_prefix_caching=asked.cache.enable_prefix_caching,
         max_num_seqs=batch.max_num_seqs,
         max_num_batched_tokens=batch.max_num_batched_tokens,
@@ -268,9 +268,11 @@ def _batch(asked: EngineConfig, device: Device, max_model_len: int, offline: boo
     return _Batch(chosen_seqs, tokens)
 
 
-def _kv_dtype(asked: EngineConfig, dtype: str, device: Device, reasons: dict[str, str]) -> str:
+def _kv_dtype(asked: EngineConfig, arch: Architecture, dtype: str, device: Device, reasons: dict[str, str]) -> str:
     given = asked.cache.kv_cache_dtype
     if given.startswith(("fp8", "int8")):
+        if arch.latent is not None:
+            raise ConfigError("kv_cache_dtype", given, "the vectors of latent attention are kept as they are; use auto")
         slow = asked.compilation.attention_backend == "reference" or asked.compilation.optimization_level == 0
         if device.kind == "cpu" and not slow:
             raise ConfigError(

@@ -13,6 +13,7 @@ from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
 from octavo.layers.embedding import Embedding, TiedHead
 from octavo.layers.env import Env
+from octavo.layers.latent import LatentAttention
 from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
@@ -62,9 +63,9 @@ class CausalLM(Layer):
         self.num_tokens_here = min(rows, vocab.size - self.first_token)  # of the vocabulary; the rest of the rows is padding
 
     @cached_property
-    def attention_layers(self) -> list[PagedAttention]:
+    def attention_layers(self) -> list[PagedAttention | LatentAttention]:
         """This stage's layers that keep KV, in order."""
-        return [module for module in self.modules() if isinstance(module, PagedAttention)]
+        return [module for module in self.modules() if isinstance(module, (PagedAttention, LatentAttention))]
 
     def forward(self, ctx: ForwardContext) -> torch.Tensor:
         """The hidden state [T, hidden] of every token of the batch; after the last stage it is normed and ready for `logits`."""

@@ -92,6 +92,8 @@ def _explanation(model: CausalLM, name: str, tensor: LazyTensor, wanted: Mapping
     if name == "lm_head.weight" and c.tied_embeddings:
         return "the head shares the embedding's table"
     index = re.match(r"model\.layers\.(\d+)\.", name)
+    if index and int(index[1]) >= c.num_layers and c.latent is not None:
+        return "a layer for drafting several tokens at once, which is not used"
     if index and int(index[1]) < c.num_layers and int(index[1]) not in stage.layers:
         return "on another pipeline stage"
     if (name == "model.embed_tokens.weight" and not stage.first) or (name in ("model.norm.weight", "lm_head.weight") and not stage.last):

@@ -34,6 +34,8 @@ LAYERS = Registry(
         "qwen2_moe": "octavo.models.moe:QwenMoeLayer",
         "qwen3_moe": "octavo.models.moe:QwenMoeLayer",
         "gpt_oss": "octavo.models.moe:GptOssLayer",
+        "deepseek_v2": "octavo.models.deepseek:DeepseekLayer",
+        "deepseek_v3": "octavo.models.deepseek:DeepseekLayer",
         "smollm3": "octavo.models.dense:PreNormLayer",
         "phi3": "octavo.models.dense:PreNormLayer",
         "granite": "octavo.models.dense:PreNormLayer",

@@ -54,17 +54,24 @@ def _rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 
 def _write(kv: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scales: torch.Tensor | None) -> None:
-    """Store k and v [T, kv_heads, head_dim] at their slots.
-
-    Shapes must not depend on values (graphs), so a token without a slot repeats the write of the first token that has one; if none
-    has, all of them write what stands in slot 0 back to it.
-    """
+    """Store k and v [T, kv_heads, head_dim] at their slots."""
     kept = slots >= 0
-    source = torch.arange(slots.shape[0], device=slots.device).where(kept, kept.int().argmax())  # [T]
-    slot = slots[source].clamp(min=0)
+    source, (block, offset) = places(slots, kv.shape[2])
     new, new_scales = compressed(torch.stack((k, v), dim=1)[source], kv.dtype, scales)  # [T, 2, kv_heads, head_dim], [T, 2, kv_heads]
-    at = slot // kv.shape[2], slice(None), slot % kv.shape[2]
+    at = block, slice(None), offset
     bits = kv.view(torch.uint8) if kv.dtype.itemsize == 1 else kv  # torch does not choose among values of 8 bits, but among bytes
     bits[at] = new.view(bits.dtype).where(kept.any(), bits[0, :, 0])
     if scales is not None and new_scales is not None:
         scales[at] = new_scales.where(kept.any(), scales[0, :, 0])
+
+
+def places(slots: torch.Tensor, block_tokens: int) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Which token is written for each [T], and to which block and offset.
+
+    Shapes must not depend on values (graphs), so a token without a slot repeats the write of the first token that has one; if none
+    has, all of them are to write what stands in slot 0 back to it.
+    """
+    kept = slots >= 0
+    source = torch.arange(slots.shape[0], device=slots.device).where(kept, kept.int().argmax())
+    slot = slots[source].clamp(min=0)
+    return source, (slot // block_tokens, slot % block_tokens)

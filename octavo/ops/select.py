@@ -16,6 +16,7 @@ from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import draw
 from octavo.ops.embedding import embedding
 from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
+from octavo.ops.latent_rope_and_write import latent_rope_and_write
 from octavo.ops.linear import LinearOp, around, linear, pack_linear
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.record import Pool, record
@@ -29,6 +30,7 @@ from octavo.ops.route import Routes, route
 RopeAndWrite = Callable[
     [Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, float, Tensor | None], Tensor
 ]
+LatentRopeAndWrite = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], None]
 NoteStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
 PackedRows = Callable[[Packed, Tensor, int, dtype], Tensor]
 Route = Callable[[Tensor, Tensor | None, Choice], tuple[Tensor, Tensor]]
@@ -46,6 +48,7 @@ class Ops:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]] = add_rms_norm
     rope_and_write: RopeAndWrite = rope_and_write
+    latent_rope_and_write: LatentRopeAndWrite = latent_rope_and_write
     route: Route = route
     share_out: Callable[[Routes], Routes] = share_out
     grouped_linear: GroupedLinearOp = grouped_linear

@@ -90,7 +90,7 @@ class Roofline:
             weights_s=(layers + head) * weight_size / bandwidth,
             token_products_s=2 * active / flops,
             sampled_products_s=2 * head / flops,
-            pair_s=4 * arch.q_dim * arch.num_layers / flops,
+            pair_s=2 * arch.heads * arch.pair_dims * arch.num_layers / flops,
             kv_token_s=token_bytes * (arch.num_layers - len(windows)),
             windows=tuple((window, token_bytes * windows.count(window)) for window in sorted(set(windows))),
             token_activations_s=moved * arch.num_layers * size / bandwidth,

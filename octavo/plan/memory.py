@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from octavo.config.architecture import Architecture, LayerConfig, Norms, QkNorm
 from octavo.config.experts import Experts
+from octavo.config.latent import Latent
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.core.kv.layout import KVLayout, lay_out
 from octavo.core.kv.specs import DTYPE_BYTES
@@ -56,13 +57,28 @@ class MemoryPlan:
 
 def num_parameters(arch: Architecture) -> int:
     """Numbers in the checkpoint, counted from the shapes."""
-    attention = arch.hidden * (arch.q_dim + 2 * arch.kv_dim) + arch.q_dim * arch.hidden
-    biases = arch.heads * arch.sinks + (arch.q_dim + 2 * arch.kv_dim) * arch.qkv_bias + arch.hidden * arch.o_bias
+    attention, biased = (_latent_parameters(arch, arch.latent) if arch.latent else _attention_parameters(arch))
+    biases = arch.heads * arch.sinks + biased * arch.qkv_bias + arch.hidden * arch.o_bias
     mlps = sum(_mlp_parameters(arch, layer.experts) for layer in arch.layers)
     norms = arch.hidden * (4 if arch.norms is Norms.BOTH else 2)
     norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]
     embeddings = arch.vocab * arch.hidden * (1 if arch.tied_embeddings else 2)
     return embeddings + arch.num_layers * (attention + biases + norms) + mlps + arch.hidden
+
+
+def _attention_parameters(arch: Architecture) -> tuple[int, int]:
+    """Of the products of one layer, and how many outputs of the first have a bias."""
+    first = arch.q_dim + 2 * arch.kv_dim
+    return arch.hidden * first + arch.q_dim * arch.hidden, first
+
+
+def _latent_parameters(arch: Architecture, latent: Latent) -> tuple[int, int]:
+    """The same with the norms inside."""
+    expanded = arch.heads * (latent.plain + latent.value) * latent.rank
+    kept = arch.hidden * latent.width + latent.rank + expanded + arch.heads * latent.value * arch.hidden
+    if latent.q_rank is None:
+        return arch.hidden * arch.q_dim + kept, latent.width
+    return (arch.hidden + arch.q_dim + 1) * latent.q_rank + kept, latent.q_rank + latent.width
 
 
 def active_parameters(arch: Architecture) -> int:

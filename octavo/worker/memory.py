@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -9,14 +10,14 @@ import numpy as np
 import torch
 
 from octavo.core.kv.layout import KVLayout
-from octavo.core.kv.specs import SCALE_BYTES, KVSpec, PagedSpec, WindowSpec
+from octavo.core.kv.specs import SCALE_BYTES, KVSpec
 from octavo.ops.kv_format import kv_dtype
 
 
 class KVLayer(Protocol):
     """A layer that keeps KV. Bound before the first step, and never again."""
 
-    kv: torch.Tensor  # [num_blocks, 2, block_tokens, kv_heads, head_dim]
+    kv: torch.Tensor  # [num_blocks, 2, block_tokens, kv_heads, head_dim]; of latents [num_blocks, 1, block_tokens, 1, width]
     kv_scales: torch.Tensor | None  # see octavo.ops.kv_format
     group: int
 
@@ -40,11 +41,10 @@ def bind(layers: Iterable[KVLayer], layout: KVLayout, arena: torch.Tensor) -> No
         layer.group, buffer = layout.place(number)
         group = layout.groups[layer.group]
         spec = group.spec
-        assert isinstance(spec, (PagedSpec, WindowSpec)), f"no memory is known for {spec}"
-        shape = (2, group.block_tokens, spec.num_kv_heads)
+        shape = spec.block_shape(group.block_tokens)
         blocks = arena[buffer].view(layout.num_blocks, layout.block_bytes)
         used = group.block_tokens * spec.token_bytes
-        scales_at = used - 2 * group.block_tokens * spec.num_kv_heads * SCALE_BYTES.get(spec.dtype, 0)
-        layer.kv = blocks[:, :scales_at].view(kv_dtype(spec.dtype)).unflatten(1, (*shape, spec.head_dim))
+        scales_at = used - math.prod(shape[:3]) * SCALE_BYTES.get(spec.dtype, 0)
+        layer.kv = blocks[:, :scales_at].view(kv_dtype(spec.dtype)).unflatten(1, shape)
         if scales_at < used:
-            layer.kv_scales = blocks[:, scales_at:used].view(torch.float16).unflatten(1, shape)
+            layer.kv_scales = blocks[:, scales_at:used].view(torch.float16).unflatten(1, shape[:3])

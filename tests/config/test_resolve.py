@@ -12,7 +12,7 @@ from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.plan.devices import GIB, Device
 from octavo.plan.memory import weight_bytes
-from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B
+from tests.plan.checkpoints import DEEPSEEK_V3, GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
@@ -217,6 +217,8 @@ def test_compressed_kv_goes_only_where_it_is_read() -> None:
     assert decide({"kv_cache_dtype": "int8", "attention_backend": "reference"}).kv_dtype == "int8"
     with pytest.raises(ConfigError, match="--attention-backend reference, which is slow"):
         decide({"kv_cache_dtype": "int8"})
+    with pytest.raises(ConfigError, match="latent attention are kept as they are; use auto"):
+        resolve(EngineConfig.from_flags(kv_cache_dtype="fp8"), DEEPSEEK_V3, Device.named("h200"), planned=True)
     with pytest.raises(ConfigError, match="does not convert it; use fp8_e5m2, int8 or auto"):
         decide({"kv_cache_dtype": "fp8"}, device=Device.named("a100"))
 

@@ -14,15 +14,16 @@ from random import Random
 from typing import Any
 
 from octavo.core.kv.layout import KVGroup, KVLayout
-from octavo.core.kv.specs import PagedSpec, WindowSpec
+from octavo.core.kv.specs import LatentSpec, PagedSpec, WindowSpec
 from octavo.core.plan import Plan, Slice, StepOutput
 from octavo.types import Request, TokenLogprobs
 
 
 def make_layout(num_blocks: int, block_tokens: int, windows: Sequence[int | None] = (None,), units: Sequence[int] = ()) -> KVLayout:
     """One group a window (None: full attention); `units[g]` is how many times larger group g's blocks are in tokens."""
+    full = PagedSpec(1, 1) if num_blocks % 2 else LatentSpec(2)  # of equal size
     groups = tuple(
-        KVGroup(PagedSpec(1, 1) if window is None else WindowSpec(1, 1, window), block_tokens * (units[i] if units else 1), (i,))
+        KVGroup(full if window is None else WindowSpec(1, 1, window), block_tokens * (units[i] if units else 1), (i,))
         for i, window in enumerate(windows)
     )
     return KVLayout(groups, 1, block_tokens, block_tokens * 8, num_blocks, 0.0)

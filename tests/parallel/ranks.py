@@ -44,6 +44,12 @@ EXPERTS = {
     "qwen3_moe of 7 experts": (
         "qwen3_moe", {"num_hidden_layers": 3, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 12},
     ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {"num_hidden_layers": 3, "q_lora_rank": 12, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8,
+         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2, "topk_group": 2,
+         "first_k_dense_replace": 1},
+    ),
     "gpt_oss": ("gpt_oss", {"num_hidden_layers": 3, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6}),
 }  # fmt: skip
 LAYOUTS = {

@@ -55,6 +55,9 @@ def make_pair(tmp_path):
                     parameter.normal_(0, 0.15)
                 else:
                     parameter.add_(0.2 * torch.randn_like(parameter)) if "norm" in name else parameter.normal_(0, 0.2)
+            for name, buffer in theirs.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    buffer.normal_(0, 0.3)
         theirs.save_pretrained(tmp_path, max_shard_size="100KB")
         return Pair(theirs, json.loads((tmp_path / "config.json").read_text()), read_safetensors_folder(tmp_path))
 

@@ -38,7 +38,7 @@ class Memory:
         self.tables = []
         for group, layer in enumerate(layers):
             spec = layer.kv_spec()
-            shape = (self.num_rows * per_row, 2, self.block_tokens, spec.num_kv_heads, spec.head_dim)
+            shape = (self.num_rows * per_row, *spec.block_shape(self.block_tokens))
             layer.kv = torch.full(shape, float("nan"), dtype=getattr(torch, spec.dtype))
             layer.group = group
             self.tables.append(torch.randperm(shape[0], generator=order).view(self.num_rows, per_row).int())

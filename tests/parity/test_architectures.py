@@ -5,6 +5,15 @@ import torch
 
 from tests.parity.memory import Memory, random_tokens
 
+LATENT = {
+    "q_lora_rank": 20, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 10, "v_head_dim": 14, "num_key_value_heads": 4,
+    "n_routed_experts": 6, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "routed_scaling_factor": 1.5,
+}  # fmt: skip
+V3 = {"n_group": 3, "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.7, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
 MODELS = {
     "llama": ("llama", {}),
     "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -28,6 +37,10 @@ MODELS = {
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0], "head_dim": 16},
     ),
     "gpt-oss": ("gpt_oss", {"num_local_experts": 5, "num_experts_per_tok": 3, "head_dim": 16, "sliding_window": 6}),
+    "deepseek v2": ("deepseek_v2", {**LATENT, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}),
+    "deepseek v2 lite": ("deepseek_v2", {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 1, "attention_bias": True}),
+    "deepseek v3": ("deepseek_v3", {**LATENT, **V3}),
+    "deepseek v3 stretched": ("deepseek_v3", {**LATENT, **V3, "rope_parameters": YARN}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
     "smollm3 with windows": ("smollm3", {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}),
     "phi3": ("phi3", {}),

@@ -16,6 +16,7 @@ from octavo.plan.memory import (
     kv_layout,
     longest_fit,
     num_parameters,
+    one_rank,
     plan_memory,
     pool_block_bytes,
     sequence_blocks,
@@ -23,7 +24,7 @@ from octavo.plan.memory import (
 )
 from octavo.worker.memory import allocate, bind
 from tests.attention.kv_memory import Keeper
-from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B, QWEN25_32B
+from tests.plan.checkpoints import DEEPSEEK_V3, GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B, QWEN25_32B
 
 HEADS_OF_64 = {**LLAMA3_8B, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 5}
 
@@ -35,7 +36,7 @@ def read(config: dict[str, Any]) -> Architecture:
 @pytest.mark.parametrize(
     ("config", "published"),
     [(LLAMA3_8B, 8_030_261_248), (QWEN25_32B, 32_763_876_352), (QWEN3_06B, 596_049_920), (GEMMA3_1B, 999_885_952),
-     (QWEN3_30B_A3B, 30_532_122_624), (MIXTRAL_8X7B, 46_702_792_704)],
+     (QWEN3_30B_A3B, 30_532_122_624), (MIXTRAL_8X7B, 46_702_792_704), (DEEPSEEK_V3, 671_026_419_200)],
 )
 def test_parameters_are_those_of_the_published_checkpoints(config: dict[str, Any], published: int) -> None:
     assert num_parameters(read(config)) == published
@@ -52,6 +53,12 @@ def test_llama3_8b_keeps_128_kib_a_token_and_2_mib_a_block() -> None:
     arch = read(LLAMA3_8B)
     assert kv_bytes_per_token(arch, "float16") == 131_072
     assert pool_block_bytes(kv_layout(arch, "float16", 16, GIB)) == 2 * MIB
+
+
+def test_deepseek_v3_keeps_one_vector_a_token_and_layer_on_every_rank() -> None:
+    arch = read(DEEPSEEK_V3)
+    assert kv_bytes_per_token(arch, "bfloat16") == 61 * (512 + 64) * 2
+    assert kv_bytes_per_token(one_rank(arch, 8), "bfloat16") == 61 * (512 + 64) * 2
 
 
 def test_qwen_32b_needs_32_gib_for_one_sequence_of_128k() -> None:

@@ -26,8 +26,17 @@ class KVSpec(Protocol):
     """What one layer keeps: bytes a token, and the blocks that a sequence needs, drops and can take over from the cache."""
 
     @property
+    def dtype(self) -> str:
+        """The format of what is kept, see octavo.ops.kv_format."""
+        ...
+
+    @property
     def token_bytes(self) -> int:
         """Bytes that one layer keeps for one token."""
+        ...
+
+    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
+        """Of a block's numbers in memory: keys and values, tokens, heads, numbers of each."""
         ...
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
@@ -47,17 +56,10 @@ class KVSpec(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PagedSpec:
-    """Full attention: keys and values of every token stay."""
+class _Everything:
+    """All tokens stay."""
 
-    num_kv_heads: int
-    head_dim: int
-    dtype: str = "float32"
-
-    @property
-    def token_bytes(self) -> int:
-        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
+    __slots__ = ()
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)
@@ -76,6 +78,37 @@ class PagedSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PagedSpec(_Everything):
+    """Full attention: keys and values of every token stay."""
+
+    num_kv_heads: int
+    head_dim: int
+    dtype: str = "float32"
+
+    @property
+    def token_bytes(self) -> int:
+        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
+
+    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
+        return 2, block_tokens, self.num_kv_heads, self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec(_Everything):
+    """Multi-head latent attention: of every token one vector stays, from which keys and values of all heads come."""
+
+    width: int  # numbers in the vector, with the part of the keys that all heads share
+    dtype: str = "float32"
+
+    @property
+    def token_bytes(self) -> int:
+        return self.width * DTYPE_BYTES[self.dtype]
+
+    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
+        return 1, block_tokens, 1, self.width
+
+
+@dataclass(frozen=True, slots=True)
 class WindowSpec:
     """Sliding window: a token reads itself and the `window - 1` tokens before it, so leading blocks return to the pool."""
 
@@ -87,6 +120,9 @@ class WindowSpec:
     @property
     def token_bytes(self) -> int:
         return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
+
+    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
+        return 2, block_tokens, self.num_kv_heads, self.head_dim
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)

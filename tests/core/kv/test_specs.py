@@ -4,13 +4,14 @@ from random import Random
 
 import pytest
 
-from octavo.core.kv.specs import PagedSpec, WindowSpec
+from octavo.core.kv.specs import LatentSpec, PagedSpec, WindowSpec
 
 
 def test_bytes_a_token_count_keys_and_values() -> None:
     assert PagedSpec(num_kv_heads=3, head_dim=64, dtype="float32").token_bytes == 2 * 3 * 64 * 4
     assert PagedSpec(num_kv_heads=8, head_dim=128, dtype="bfloat16").token_bytes == 2 * 8 * 128 * 2
     assert WindowSpec(num_kv_heads=1, head_dim=256, window=512, dtype="fp8").token_bytes == 512
+    assert LatentSpec(512 + 64, "bfloat16").token_bytes == 1152
 
 
 def test_full_attention_never_drops_and_stops_at_the_first_gap() -> None:
