@@ -168,6 +168,150 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
         multiply(out, keep, a->head_dim);
 }
 
+/* What attend does for few rows: K and V are used where they lie, since to turn and copy them would cost more than the products. */
+
+#define FEW 8 /* rows at most */
+#if LANES == 16 || defined(__aarch64__)
+#define SCORE_ROWS 4 /* rows whose sums with four keys fit the registers */
+#define VALUE_VECTORS 4
+#else
+#define SCORE_ROWS 2
+#define VALUE_VECTORS 2
+#endif
+
+/* Where K or V of each of the tokens [from, from + count), at most KEYS, begins. */
+static void find_tokens(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, const char **at) {
+    int64_t step = a->kv_token * dtype_bytes((int)a->kv_type);
+    for (int64_t done = 0, some; done < count; done += some) {
+        const char *row = stretch_at(a, p, which, from + done, from + count, &some);
+        for (int64_t j = 0; j < some; j++)
+            at[done + j] = row + j * step;
+    }
+}
+
+/* Scores of R rows of q with the keys at `at`: four keys at once, whose sums are added up together. */
+INLINE void score_rows(int R, int type, const float *q, int64_t dim, const char *const *at, int64_t count, float *scores) {
+    for (int64_t j = 0; j < count; j += 4) {
+        const char *keys[4];
+        vf acc[SCORE_ROWS][4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            keys[i] = at[j + i < count ? j + i : count - 1];
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                acc[r][i] = (vf){0};
+        for (int64_t c = 0; c < dim; c += LANES) {
+            vf ks[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                ks[i] = load(keys[i], c, type);
+                KEEP(ks[i]);
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) {
+                vf one = load(q, r * dim + c, F32);
+                KEEP(one);
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; i++)
+                    acc[r][i] += one * ks[i];
+            }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            v4 four = sums4(quarter(acc[r][0]), quarter(acc[r][1]), quarter(acc[r][2]), quarter(acc[r][3]));
+            memcpy(scores + r * KEYS + j, &four, sizeof four);
+        }
+    }
+}
+
+/* out += weights . values in V vectors of columns from c on, for R rows. */
+INLINE void add_values(int R, int V, int type, const float *weights, const char *const *at, int64_t count, int64_t c, float *out, int64_t dim) {
+    vf acc[SCORE_ROWS][VALUE_VECTORS];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            acc[r][v] = load(out, r * dim + c + v * LANES, F32);
+    for (int64_t j = 0; j < count; j++) {
+        vf values[VALUE_VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) {
+            values[v] = load(at[j], c + v * LANES, type);
+            KEEP(values[v]);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            vf one = splat(weights[r * KEYS + j]);
+            KEEP(one);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++)
+                acc[r][v] += one * values[v];
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            store(out, r * dim + c + v * LANES, F32, acc[r][v]);
+}
+
+INLINE void value_rows(int R, int type, const float *weights, const char *const *at, int64_t count, float *out, int64_t dim) {
+    int64_t c = 0;
+    for (; c + VALUE_VECTORS * LANES <= dim; c += VALUE_VECTORS * LANES)
+        add_values(R, VALUE_VECTORS, type, weights, at, count, c, out, dim);
+    for (; c < dim; c += LANES)
+        add_values(R, 1, type, weights, at, count, c, out, dim);
+}
+
+/* Both of the above for any number of rows. */
+INLINE void use_keys(int type, int64_t rows, struct tile_memory *t, int64_t dim, const char *const *at, int64_t count) {
+    int64_t r = 0;
+    for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS)
+        score_rows(SCORE_ROWS, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
+    for (; r < rows; r++)
+        score_rows(1, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
+}
+
+INLINE void use_values(int type, int64_t rows, struct tile_memory *t, int64_t dim, const char *const *at, int64_t count) {
+    int64_t r = 0;
+    for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS)
+        value_rows(SCORE_ROWS, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
+    for (; r < rows; r++)
+        value_rows(1, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
+}
+
+/* The visible keys of row r in the tile [from, from + count). */
+INLINE void soften_row(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t r, int64_t from, int64_t count, int64_t columns) {
+    int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
+    soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns);
+}
+
+static void attend_few(const struct attention *a, const struct piece *p, struct tile_memory *t) {
+    const char *at[KEYS];
+    int64_t dim = a->head_dim;
+    for (int64_t from = p->begin; from < p->end; from += KEYS) {
+        int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + LANES - 1) / LANES * LANES;
+        fetch(a, p, 1, from, p->end);
+        find_tokens(a, p, 0, from, count, at);
+        switch (a->kv_type) {
+        case F32: use_keys(F32, p->rows, t, dim, at, count); break;
+        case BF16: use_keys(BF16, p->rows, t, dim, at, count); break;
+        default: use_keys(F16, p->rows, t, dim, at, count); break;
+        }
+        for (int64_t r = 0; r < p->rows; r++)
+            soften_row(a, p, t, r, from, count, columns);
+        fetch(a, p, 0, from + KEYS, p->end);
+        find_tokens(a, p, 1, from, count, at);
+        switch (a->kv_type) {
+        case F32: use_values(F32, p->rows, t, dim, at, count); break;
+        case BF16: use_values(BF16, p->rows, t, dim, at, count); break;
+        default: use_values(F16, p->rows, t, dim, at, count); break;
+        }
+    }
+}
+
 static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
     int64_t dim = a->head_dim, first = a->starts[p->slice], padded = (p->rows + 1) / 2 * 2;
     fetch(a, p, 0, p->begin, p->end);
@@ -181,6 +325,10 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
     }
     memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
     memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
+    if (p->rows <= FEW && dim % LANES == 0) {
+        attend_few(a, p, t);
+        return;
+    }
     for (int64_t from = p->begin; from < p->end; from += KEYS) {
         int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
         fetch(a, p, 1, from, p->end);
@@ -188,10 +336,8 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         turn_keys(t->rows, count, dim, t->keys);
         memset(t->scores, 0, (size_t)(padded * KEYS) * sizeof(float));
         multiply_all(padded, t->q, dim, t->keys, KEYS, dim, columns, t->scores, KEYS);
-        for (int64_t r = 0; r < p->rows; r++) {
-            int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
-            soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns);
-        }
+        for (int64_t r = 0; r < p->rows; r++)
+            soften_row(a, p, t, r, from, count, columns);
         fetch(a, p, 0, from + KEYS, p->end);
         gather(a, p, 1, from, from + count, t->rows);
         multiply_all(padded, t->scores, KEYS, t->rows, dim, count, dim, t->out, dim);
