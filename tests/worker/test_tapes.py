@@ -23,3 +23,13 @@ def test_texts_are_the_same_with_tapes_and_without():
     plain, graphs = answers(enforce_eager=True)
     assert not isinstance(graphs, DecodeGraphs)
     assert taped == plain
+
+
+def test_plain_weights_run_from_tapes_too():
+    llm = LLM("smollm2-135m", dtype="bfloat16", max_model_len=256, kv_cache_memory_bytes=48 << 20)
+    prompts = [{"prompt_token_ids": [number, 5]} for number in range(3)]
+    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False), use_tqdm=False)
+    captured = llm._loop.executor.worker.graphs._captured
+    llm.close()
+    assert captured
+    assert all(captured.values())

@@ -41,6 +41,7 @@ class Op(IntEnum):
     DECODE_BATCH = 9
     NOTE_STEP = 10
     PACKED_ROWS = 11
+    TABLE_ROWS = 12
 
 
 class Native:

@@ -1,4 +1,4 @@
-/* out = x w^T + bias with w as checkpoints hold it, [out features, in features] row by row: no second copy, whatever reads w besides.
+/* out = residual + scale (x w^T + bias) with w as checkpoints hold it, [out features, in features] row by row: no second copy, whatever reads w besides.
  *
  * One shape of inner loop serves decode and prefill: a tile of dot products of R rows of w with M rows of x along k, all in registers. With
  * few rows of x it runs at the speed of memory; with many, w's block stays in the second cache while the rows of x go by. */
@@ -6,11 +6,12 @@
 #include "team.h"
 
 struct linear {
-    const char *x, *w, *bias; /* bias may be null */
+    const char *x, *w, *bias, *residual; /* bias and residual, which has the type of out, may be null */
     char *out;
     int64_t m, n, k;
-    int64_t ldx, ldw, ldo; /* elements from row to row */
+    int64_t ldx, ldw, ldr, ldo; /* elements from row to row */
     int64_t xtype, wtype, btype, otype;
+    double scale;
 };
 
 #define BLOCK_N 64
@@ -108,8 +109,12 @@ static __attribute__((noinline)) void finish(const struct linear *a, int M, int 
     }
     for (int r = 0; r < R; r++) {
         float bias = a->bias ? get(a->bias, n + r, (int)a->btype) : 0;
-        for (int i = 0; i < M; i++)
-            put(a->out, (m + i) * a->ldo + n + r, (int)a->otype, flat[r * M + i] + bias);
+        for (int i = 0; i < M; i++) {
+            float y = (float)a->scale * (flat[r * M + i] + bias);
+            if (a->residual)
+                y += get(a->residual, (m + i) * a->ldr + n + r, (int)a->otype);
+            put(a->out, (m + i) * a->ldo + n + r, (int)a->otype, y);
+        }
     }
 }
 

@@ -104,7 +104,11 @@ INLINE void panel_tile(int P, int C, int M, int wtype, int pairs, const char *w,
 static __attribute__((noinline)) void put_outputs(const struct linear *a, int64_t m, int64_t n, const vf *y) {
     for (int v = 0; v < VECTORS; v++) {
         int64_t at = n + v * LANES;
-        store_any(a->out, m * a->ldo + at, (int)a->otype, a->bias ? y[v] + load_any(a->bias, at, (int)a->btype) : y[v]);
+        vf sum = a->bias ? y[v] + load_any(a->bias, at, (int)a->btype) : y[v];
+        sum *= (float)a->scale;
+        if (a->residual)
+            sum += load_any(a->residual, m * a->ldr + at, (int)a->otype);
+        store_any(a->out, m * a->ldo + at, (int)a->otype, sum);
     }
 }
 

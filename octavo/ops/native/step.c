@@ -46,6 +46,32 @@ static void note_step(struct lane *lane, const void *args) {
     a->computed[a->padding] = 0;
 }
 
+/* Rows of a table that lies row by row or in the panels of panels.c: `item` bytes each for `items` of them, `stride` bytes apart. */
+struct table_rows {
+    const int64_t *tokens;
+    const char *table;
+    char *out; /* [num, items * item bytes]: zeros for rows that are elsewhere */
+    int64_t num, first, n, panel, row_bytes, items, item, stride; /* row r begins r / panel * panel * row_bytes + r % panel * item bytes in */
+};
+
+static void table_row(const struct table_rows *a, int64_t i) {
+    int64_t local = a->tokens[i] - a->first, bytes = a->items * a->item;
+    char *to = a->out + i * bytes;
+    if (local < 0 || local >= a->n) {
+        memset(to, 0, (size_t)bytes);
+        return;
+    }
+    const char *from = a->table + local / a->panel * a->panel * a->row_bytes + local % a->panel * a->item;
+    for (int64_t j = 0; j < a->items; j++)
+        memcpy(to + j * a->item, from + j * a->stride, (size_t)a->item);
+}
+
+static void table_rows(struct lane *lane, const void *args) {
+    const struct table_rows *a = args;
+    for (int64_t i; (i = lane_claim(lane)) < a->num;)
+        table_row(a, i);
+}
+
 struct packed_rows {
     const int64_t *tokens;
     const uint8_t *codes;

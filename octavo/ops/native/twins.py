@@ -6,7 +6,6 @@ import struct
 
 import torch
 
-from octavo.ops.embedding import embedding
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
 from octavo.ops.packed_linear import GROUP, Packed
@@ -15,13 +14,14 @@ from octavo.ops.rope_and_write import rope_and_write
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
 SMALL = 1 << 14  # elements up to which an element-wise operation is not worth waking other threads
 
-_LINEAR = struct.Struct("4P10q")
+_LINEAR = struct.Struct("5P11qd")
 _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
 _ROPE_AND_WRITE = struct.Struct("8P15qd")
 _BEST = struct.Struct("3P4q")
 _DECODE_BATCH = struct.Struct("9P5q")
 _NOTE_STEP = struct.Struct("6P4q")
+_TABLE_ROWS = struct.Struct("3P8q")
 _PACKED_ROWS = struct.Struct("4P6q")
 _PACKED = struct.Struct("7P11q2d")
 _DRAW = struct.Struct("8P3q")
@@ -51,35 +51,39 @@ class Twins:
         self.gates = {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}
 
     def embedding(self, tokens: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
-        if weight.dim() == 2:
-            return embedding(tokens, weight, first)
-        local = tokens - first
-        here = (local >= 0) & (local < weight.shape[0] * PANEL)
-        local = local.where(here, 0)
-        return weight[local // PANEL, :, local % PANEL].flatten(1) * here.unsqueeze(-1)
+        """`weight` is row by row, or in panels from `pack_linear`."""
+        assert weight.is_contiguous() and tokens.is_contiguous()
+        size, panels = weight.element_size(), weight.dim() == 4
+        n, k = (weight.shape[0] * PANEL, weight.shape[1] * weight.shape[3]) if panels else weight.shape
+        item = weight.shape[3] * size if panels else k * size
+        out = torch.empty((tokens.shape[0], k), dtype=weight.dtype)
+        args = _TABLE_ROWS.pack(
+            tokens.data_ptr(), weight.data_ptr(), out.data_ptr(),
+            tokens.shape[0], first, n, PANEL if panels else 1, k * size, k * size // item, item, PANEL * item,
+        )  # fmt: skip
+        self.native.run(Op.TABLE_ROWS, args, out.numel() <= SMALL)
+        return out
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return self.product(x, weight, bias, None, 1.0)
+
+    def product(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
+    ) -> torch.Tensor:
         """`weight` is row by row, or in panels from `pack_linear`."""
         x = _rows(x)
+        residual = None if residual is None else _rows(residual.to(x.dtype))
         m, k = x.shape
         packed = weight.dim() == 4
         n = weight.shape[0] * PANEL if packed else weight.shape[0]
         out = torch.empty((m, n), dtype=x.dtype)
         args = _LINEAR.pack(
-            x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-            m, n, k, x.stride(0), weight.stride(0), n,
-            DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
+            x.data_ptr(), weight.data_ptr(), _pointer(bias), _pointer(residual), out.data_ptr(),
+            m, n, k, x.stride(0), weight.stride(0), _row_step(residual), n,
+            DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype], scale,
         )  # fmt: skip
         self.native.run(Op.PANELS if packed else Op.LINEAR, args)
         return out
-
-    def product(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, scale: float
-    ) -> torch.Tensor:
-        """residual + scale * (x W^T + bias). What is added to one row alone is added as a bias is."""
-        if residual is not None and residual.shape[0] == 1 and scale == 1.0 and bias is None:
-            return self.linear(x, weight, residual[0])
-        return added(self.linear(x, weight, bias), residual, scale)
 
     def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
         """Panels of 16 outputs, in the memory of `weight` and on huge pages: [n / 16, k / 2, 16, 2] bfloat16 or [n / 16, k, 16, 1] float32.

@@ -40,7 +40,11 @@ def test_product_adds_to_the_residual(twins: Twins, rows: int, scale: float, bia
     y = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     close(twins.product(x, weight, bias, None, scale), scale * y)
     close(twins.product(x, weight, bias, residual.clone(), scale), residual + scale * y)
-    close(twins.product(x, twins.pack_linear(weight), bias, residual.clone(), scale), residual + scale * y)
+    close(twins.product(x, twins.pack_linear(weight.clone()), bias, residual.clone(), scale), residual + scale * y)
+    for short in (torch.bfloat16, torch.float16):
+        one, wide = residual[:1].to(short), torch.randn(rows, 50).to(short)[:, 1:49]
+        for added in (one, wide):
+            close(twins.product(x.to(short), weight, bias, added, scale), added.double() + scale * y)
 
 
 def test_linear_reads_rows_at_any_stride(twins: Twins) -> None:
@@ -78,7 +82,7 @@ def test_weights_that_fill_no_panels_stay_as_they_are(twins: Twins) -> None:
 
 
 @pytest.mark.parametrize("n", [64, 50])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_embedding_reads_packed_and_plain_tables(twins: Twins, dtype: torch.dtype, n: int) -> None:
     table, tokens = torch.randn(n, 24).to(dtype), torch.tensor([0, 7, 106, 107, 130, 149, 163, 164, 200])
     want = embedding(tokens, table.clone(), 100)
