@@ -74,14 +74,24 @@ class Following(Generic[T]):
 
     def take(self, news: SequenceOutput) -> None:
         try:
-            if self._tell_text is None or (text := self.state.short_text(news)) is None:
-                self._take(news)
-            else:
-                self._observer.progressed(self.state, news.index, 1)
-                self._tell_text(news.index, text)
+            self._take(news)
         except Exception as error:
-            self.leave(FinishReason.ERROR)
-            self._ended(error)
+            self._fail(error)
+
+    def take_token(self, index: int, token_id: int) -> None:
+        state = self.state
+        try:
+            if self._tell_text is None or (text := state.short_text(index, token_id)) is None:
+                self._take(SequenceOutput(state.request.id, index, (token_id,)))
+            else:
+                self._observer.progressed(state, index, 1)
+                self._tell_text(index, text)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.leave(FinishReason.ERROR)
+        self._ended(error)
 
     def _take(self, news: SequenceOutput) -> None:
         state = self.state

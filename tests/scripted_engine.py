@@ -81,6 +81,14 @@ class Script:
     cache_miss: str | None = None
 
 
+def hand_over(news: SequenceOutput, reader: Reader) -> None:
+    """As an engine behind a wire does."""
+    if len(news.token_ids) == 1 and news == SequenceOutput(news.request_id, news.index, news.token_ids):
+        reader.take_token(news.index, news.token_ids[0])
+    else:
+        reader.take(news)
+
+
 @dataclass
 class ScriptedEngine:
     tokenizer: PieceTokenizer
@@ -114,7 +122,7 @@ class ScriptedEngine:
                     if one.index in left:
                         if one.finish_reason is not None:
                             self._ended(request.id, one.index)
-                        reader.take(one)
+                        hand_over(one, reader)
                 if not left:
                     return
         except EngineDead as error:

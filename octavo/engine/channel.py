@@ -37,17 +37,24 @@ def encode_answer(ask_id: str, value: object) -> bytes:
 
 
 def decode_reply(data: bytes) -> tuple[str, Any]:
-    """("news", list of SequenceOutput) or ("answer", (id, value))."""
+    """("news", a list for `is_token` and `as_output`) or ("answer", (id, value))."""
     kind, body = _decoder.decode(data)
-    return (kind, [_unpack(item) for item in body]) if kind == "news" else (kind, body)
+    return kind, body
+
+
+def is_token(item: list[Any]) -> bool:
+    """Whether the item is request id, continuation and the id of one more token, and nothing else: so is most of all news."""
+    return len(item) == 3
 
 
 def _pack(output: SequenceOutput) -> tuple[Any, ...]:
-    head = (output.request_id, output.index, output.token_ids)
-    if output.finish_reason is None and not output.logprobs and not output.prompt_logprobs and output.num_cached_tokens is None:
-        return head
+    more = output.finish_reason is not None or output.num_cached_tokens is not None or output.logprobs or output.prompt_logprobs
+    if len(output.token_ids) == 1 and not more:
+        return output.request_id, output.index, output.token_ids[0]
     return (
-        *head,
+        output.request_id,
+        output.index,
+        output.token_ids,
         [_pack_logprobs(item) for item in output.logprobs],
         [_pack_logprobs(item) for item in output.prompt_logprobs],
         output.finish_reason,
@@ -60,9 +67,8 @@ def _pack(output: SequenceOutput) -> tuple[Any, ...]:
     )
 
 
-def _unpack(item: list[Any]) -> SequenceOutput:
-    if len(item) == 3:
-        return SequenceOutput(item[0], item[1], tuple(item[2]))
+def as_output(item: list[Any]) -> SequenceOutput:
+    """What an item that is not one token says."""
     request_id, index, tokens, logprobs, prompt_logprobs, finish, stop, cached, preemptions, queued_s, miss, pooled = item
     return SequenceOutput(
         request_id,

@@ -37,6 +37,10 @@ class Reader(Protocol):
 
     def take(self, news: SequenceOutput) -> None: ...
 
+    def take_token(self, index: int, token_id: int) -> None:
+        """One more token of a continuation and nothing else, as most news are: the same as `take`, without an object for it."""
+        ...
+
     def lost(self, reason: str) -> None:
         """The engine has ended; nothing more comes."""
         ...

@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from octavo.engine.channel import decode_reply, encode_command
+from octavo.engine.channel import as_output, decode_reply, encode_command, is_token
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.process import ANYWHERE, spawn
@@ -180,19 +180,25 @@ class RemoteEngine:
             return
         self._look()
         if kind == "news":
-            for output in body:
-                self._hand_over(output)
+            self._hand_over(body)
         else:
             waiting = self._asked.get(body[0])
             if waiting is not None and not waiting.done():
                 waiting.set_result(body[1])
 
-    def _hand_over(self, output: SequenceOutput) -> None:
-        listener = self._listeners.get(output.request_id)
-        if listener is not None:
-            listener.take(output)
+    def _hand_over(self, news: list[list[Any]]) -> None:
+        listeners = self._listeners
+        for item in news:
+            listener = listeners.get(item[0])
+            if listener is None:
+                continue
+            if is_token(item):
+                if item[1] in listener.open:
+                    listener.reader.take_token(item[1], item[2])
+                continue
+            listener.take(as_output(item))
             if not listener.open:
-                self._listeners.pop(output.request_id, None)
+                listeners.pop(item[0], None)
 
     async def _read_status(self) -> None:
         reader = asyncio.StreamReader()

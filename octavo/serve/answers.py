@@ -12,10 +12,12 @@ import msgspec
 from octavo.serve import sse
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front, cache_advice
+from octavo.serve.parts import CallArguments, CallBegin, Content, Part
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
 
 LOWEST_LOGPROB = -9999.0  # JSON has no infinity
+Kind = type[Part] | int  # of a growing part; a number: arguments of that call
 PromptPositions = list[dict[int, Logprob] | None]
 
 
@@ -26,8 +28,21 @@ class Shape(Protocol):
     chunk_object: str
 
     @property
+    def by_text(self) -> bool:
+        """Whether a token's text is all that a stream needs to know of it, where the engine tells nothing else: then `parts` is asked."""
+        ...
+
+    @property
     def plain(self) -> bool:
-        """Whether a token's text, where the engine tells nothing else, is all that a stream says of it: `news` need not be asked."""
+        """Whether all text is content, so that `parts` need not be asked either."""
+        ...
+
+    def parts(self, index: int, text: str) -> Sequence[Part]:
+        """What more of a choice's text is certain to be."""
+        ...
+
+    def delta(self, index: int, part: Part) -> msgspec.Struct:
+        """What a stream says of a part."""
         ...
 
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct: ...
@@ -36,12 +51,8 @@ class Shape(Protocol):
         """What a stream says of a choice before its text."""
         ...
 
-    def plain_delta(self, index: int, text: str) -> msgspec.Struct:
-        """What a stream says where there is text and nothing else."""
-        ...
-
     def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
-        """What a stream says of new tokens, as long as there is something to tell; a text stands for its `plain_delta`."""
+        """What a stream says of new tokens, as long as there is something to tell; a text is content."""
         ...
 
 
@@ -61,7 +72,8 @@ class Call:
     num_cached_tokens: int = 0
     cache_miss: str | None = None
     _seen: set[int] = field(default_factory=set[int])  # places that have given output
-    _templates: dict[int, sse.TextTemplate] = field(default_factory=dict[int, sse.TextTemplate])
+    _opened: set[int] = field(default_factory=set[int])  # choices of which a stream has said something
+    _templates: dict[tuple[int, Kind], sse.TextTemplate] = field(default_factory=dict[tuple[int, "Kind"], sse.TextTemplate])
 
     async def whole(self) -> bytes:
         outputs: dict[int, RequestOutput] = {}
@@ -96,13 +108,20 @@ class Call:
                 for chunk in self._chunks(place, output, one, running_usage):
                     write(chunk)
 
+        plain, n = self.shape.plain, self.requests[0].params.n
+
         def tell_text(place: int, index: int, text: str) -> None:
             self.num_output_tokens += 1
-            if text:
-                write(self._templates[place * self.requests[place].params.n + index].event(text))
+            if not text:
+                return
+            choice = place * n + index
+            if plain:
+                write(self._content(choice, text))
+            elif parts := self.shape.parts(choice, text):
+                write(b"".join([self._part(choice, part) for part in parts]))
 
         states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
-        await self.front.tell(states, tell, tell_text if self.shape.plain and not running_usage else None)
+        await self.front.tell(states, tell, tell_text if self.shape.by_text and not running_usage else None)
         if with_usage:
             write(sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts())))
         write(sse.DONE)
@@ -112,9 +131,8 @@ class Call:
 
     def _chunks(self, place: int, output: RequestOutput, one: CompletionOutput, running_usage: bool) -> Iterator[bytes]:
         index = self._index(place, one)
-        template = self._templates.get(index)
-        if template is None:
-            template = self._templates[index] = sse.TextTemplate(lambda text: self._chunk(self.shape.plain_delta(index, text)))
+        if index not in self._opened:
+            self._opened.add(index)
             if (opening := self.shape.opening(index)) is not None:
                 chunk = self._chunk(opening, running_usage)
                 if self.body.return_token_ids:
@@ -124,9 +142,23 @@ class Call:
             if not isinstance(news, str):
                 yield sse.event(self._chunk(news, running_usage))
             elif running_usage:
-                yield sse.event(self._chunk(self.shape.plain_delta(index, news), running_usage))
+                yield sse.event(self._chunk(self.shape.delta(index, Content(news)), running_usage))
             else:
-                yield template.event(news)
+                yield self._content(index, news)
+
+    def _content(self, index: int, text: str) -> bytes:
+        template = self._templates.get((index, Content))
+        return self._part(index, Content(text)) if template is None else template.event(text)
+
+    def _part(self, index: int, part: Part) -> bytes:
+        """The event of a part: of most of them only the text is new."""
+        if isinstance(part, CallBegin):
+            return sse.event(self._chunk(self.shape.delta(index, part)))
+        key = index, part.call if isinstance(part, CallArguments) else type(part)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
+        return template.event(part.text)
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from octavo.serve.errors import ApiError, as_api_error
 from octavo.serve.front import Front
+from octavo.serve.http import writer_of
 from octavo.serve.schemas import convert, parse_json
 from octavo.serve.writer import Writer
 
@@ -87,7 +88,7 @@ class Running:
         async with cancelled_when_gone(receive):
             call = await self.endpoint.make(self._front, body, label)
             if getattr(body, "stream", None):
-                await send_events(send, call, headers)
+                await send_events(send, call, headers, writer_of(scope))
             else:
                 await send_json(send, 200, await call.whole(), headers)
 
@@ -133,10 +134,12 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_events(send: Send, call: Answerable | Direct, headers: Mapping[str, str]) -> None:
+async def send_events(
+    send: Send, call: Answerable | Direct, headers: Mapping[str, str], direct: Callable[[bytes], bool] | None = None
+) -> None:
     """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
     fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    writer = Writer(send, _start(200, {**fixed, **headers}))
+    writer = Writer(send, _start(200, {**fixed, **headers}), direct)
     try:
         if isinstance(call, Direct):
             await call.write_events(writer.write)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -91,8 +91,12 @@ class ChatShape:
         self._with_ids = bool(body.return_token_ids)
 
     @property
+    def by_text(self) -> bool:
+        return self._num_alternatives is None and not self._with_ids
+
+    @property
     def plain(self) -> bool:
-        return self._form.plain and self._num_alternatives is None and not self._with_ids
+        return self._form.plain
 
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct:
         reader = self._form.reader()
@@ -121,14 +125,11 @@ class ChatShape:
     def opening(self, index: int) -> msgspec.Struct | None:
         return ChatChunkChoice(index=index, delta=ChatDelta(role=self._role, content=""))
 
-    def plain_delta(self, index: int, text: str) -> msgspec.Struct:
-        return ChatChunkChoice(index=index, delta=ChatDelta(content=text))
-
     def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
-        parts = self._parts(index, one)
-        if self._num_alternatives is None and not self._with_ids and one.finish_reason is None:
-            return [part.text if isinstance(part, Content) else self._chunk(index, part) for part in parts]
-        choices = [self._chunk(index, part) for part in parts]
+        parts = self.parts(index, one.text, last=one.finish_reason is not None)
+        if self.by_text and one.finish_reason is None:
+            return [part.text if isinstance(part, Content) else self.delta(index, part) for part in parts]
+        choices = [self.delta(index, part) for part in parts]
         logprobs = self._logprobs(one)
         if logprobs or one.finish_reason or self._with_ids:
             last = choices[-1] if choices else ChatChunkChoice(index=index, delta=ChatDelta())
@@ -141,16 +142,16 @@ class ChatShape:
             return choices or [last]
         return choices
 
-    def _parts(self, index: int, one: CompletionOutput) -> list[Part]:
+    def parts(self, index: int, text: str, last: bool = False) -> Sequence[Part]:
         if self._form.plain:
-            return [Content(one.text)] if one.text else []
+            return [Content(text)] if text else []
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._form.reader()
-        parts = reader.push(one.text, last=one.finish_reason is not None)
+        parts = reader.push(text, last=last)
         return parts if self._with_reasoning else [part for part in parts if not isinstance(part, Reasoning)]
 
-    def _chunk(self, index: int, part: Part) -> ChatChunkChoice:
+    def delta(self, index: int, part: Part) -> ChatChunkChoice:
         match part:
             case Content(text):
                 delta = ChatDelta(content=text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from octavo.serve.answers import Call, PromptPositions, finite, prompt_positions, token_name
 from octavo.serve.front import Front
 from octavo.serve.params import check_supported, sampling_params
+from octavo.serve.parts import Content, Part
 from octavo.serve.prompts import make_request, prompt_list
 from octavo.serve.schemas import CompletionBody, CompletionChoice, CompletionLogprobs
 from octavo.text.detokenize import complete_text, pieces_of
@@ -63,8 +64,16 @@ class CompletionShape:
     def plain(self) -> bool:
         return not (self._with_logprobs or self._with_ids or self._with_prompt_logprobs or self._prompts[0] is not None)
 
-    def plain_delta(self, index: int, text: str) -> msgspec.Struct:
-        return CompletionChoice(index, text)
+    @property
+    def by_text(self) -> bool:
+        return self.plain
+
+    def parts(self, index: int, text: str) -> Sequence[Part]:
+        return (Content(text),)
+
+    def delta(self, index: int, part: Part) -> msgspec.Struct:
+        assert isinstance(part, Content), "a completion has no other parts"
+        return CompletionChoice(index, part.text)
 
     def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
         if self.plain and one.finish_reason is None:

@@ -18,6 +18,7 @@ import uvicorn
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
 from octavo.serve.front import Front
+from octavo.serve.http import Protocol
 from octavo.serve.progress import keep_looking
 
 log = logging.getLogger("octavo.serve")
@@ -164,6 +165,8 @@ async def _pause(event: asyncio.Event, seconds: float) -> None:
 def _uvicorn_config(config: ServerConfig, front: Front) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(front),
+        http=Protocol,
+        ws="none",
         lifespan="off",
         log_level=config.uvicorn_log_level,
         log_config=None,

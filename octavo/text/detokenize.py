@@ -58,11 +58,20 @@ class Detokenizer:
         self._decoder.decode(_last_bytes(tokenizer, context))
         self._between = not self.pending  # characters, not inside one
 
-    def peek(self, token_id: int) -> str | None:
+    def whole_text(self, token_id: int) -> str | None:
         """What `push` would give, where that is the token's own characters and leaves nothing behind, so that it need not be called."""
         if not self._between:
             return None
         return "" if token_id in self._skipped else self._tokenizer.token_text(token_id)
+
+    def foresee(self, token_id: int) -> str:
+        """What `push` would give, whatever it is."""
+        if token_id in self._skipped:
+            return ""
+        before = self._decoder.getstate()
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        self._decoder.setstate(before)
+        return text
 
     def push(self, token_id: int) -> str:
         """The text that is certain now and was not before."""

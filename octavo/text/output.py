@@ -51,15 +51,24 @@ class Continuation:
         self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
 
     def short_text(self, token_id: int) -> str | None:
-        """Take in one more token of a stream of deltas whose text is certain by itself; None, and nothing is done, where it is not."""
-        if self._detokenizer is None or self.finish_reason is not None or self._with_logprobs:
+        """Take in one more token of a stream of deltas; the text that is certain now. None, and nothing is done, where it ends the text."""
+        detokenizer, scanner = self._detokenizer, self._scanner
+        if detokenizer is None or self.finish_reason is not None or self._with_logprobs:
             return None
-        text = self._detokenizer.peek(token_id)
-        if text is None or (self._scanner is not None and not self._scanner.passes(text)):
-            return None
+        text = detokenizer.whole_text(token_id)
+        inside = text is None  # a character that begins or ends elsewhere
+        if text is None:
+            text = detokenizer.foresee(token_id)
+        certain = text
+        if scanner is not None and not scanner.passes(text):
+            if scanner.stops_in(text):
+                return None
+            certain, _ = scanner.push(text)
+        if inside:
+            detokenizer.push(token_id)
         self.num_tokens += 1
         self._num_characters += len(text)
-        return text
+        return certain
 
     def keep(self, token_ids: Sequence[int]) -> None:
         """Take in tokens of a deferred text that goes on."""
@@ -196,14 +205,12 @@ class RequestState:
     def finish_reasons(self) -> set[FinishReason | None]:
         return {continuation.finish_reason for continuation in self.continuations}
 
-    def short_text(self, news: SequenceOutput) -> str | None:
-        """The text of news that is one token and no more, as most is in a stream of deltas; None, and nothing is done, where `feed` must
-        look at it. For callers that want no token ids."""
-        if not self._has_short_way or news.finish_reason is not None or len(news.token_ids) != 1:
+    def short_text(self, index: int, token_id: int) -> str | None:
+        """What news of one token and no more, as most is in a stream of deltas, makes certain of the text, maybe nothing; None, and nothing
+        is done, where `feed` must look at it. For callers that want no token ids."""
+        if not self._has_short_way or self.metrics.first_token_time is None:
             return None
-        if self.metrics.first_token_time is None or news.num_cached_tokens is not None:
-            return None
-        text = self.continuations[news.index].short_text(news.token_ids[0])
+        text = self.continuations[index].short_text(token_id)
         if text is not None:
             self.num_output_tokens += 1
         return text

@@ -27,8 +27,8 @@ class State(Protocol[Output]):
         """Of its continuations; None: not ended."""
         ...
 
-    def short_text(self, news: SequenceOutput) -> str | None:
-        """The text of news that is one token and no more; None, and nothing is done, where `feed` must look at it."""
+    def short_text(self, index: int, token_id: int) -> str | None:
+        """The text that news of one token and no more makes certain; None, and nothing is done, where `feed` must look at it."""
         ...
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[Output | None, list[tuple[int, int]]]:

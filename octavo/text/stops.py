@@ -77,6 +77,15 @@ class StopScanner:
         """Whether nothing is held back and the piece begins no stop string, so that `push` would let it through and change nothing."""
         return self._state == 0 and self._stops.beginnings.isdisjoint(piece)
 
+    def stops_in(self, piece: str) -> bool:
+        """Whether a stop string would be complete within the piece."""
+        stops, state = self._stops, self._state
+        for character in piece:
+            state = stops.step(state, character)
+            if stops.match[state] is not None:
+                return True
+        return False
+
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
         """The text that is certain now, and the stop string that ended it, if any. Not `armed`: stop strings that end here do not count."""
         stops, state = self._stops, self._state

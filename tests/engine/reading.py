@@ -12,12 +12,16 @@ from octavo.types import Request, SequenceOutput
 class Reading:
     """A `Reader` that keeps what it is told."""
 
-    def __init__(self, num_continuations: int = 1) -> None:
+    def __init__(self, num_continuations: int = 1, request_id: str = "") -> None:
+        self._request_id = request_id
         self.news: asyncio.Queue[SequenceOutput | str] = asyncio.Queue()
         self.num_open = num_continuations
 
     def take(self, news: SequenceOutput) -> None:
         self.news.put_nowait(news)
+
+    def take_token(self, index: int, token_id: int) -> None:
+        self.take(SequenceOutput(self._request_id, index, (token_id,)))
 
     def lost(self, reason: str) -> None:
         self.news.put_nowait(reason)
@@ -25,7 +29,7 @@ class Reading:
 
 async def news_of(engine: AsyncEngine, request: Request) -> AsyncGenerator[SequenceOutput]:
     """Closing it aborts the request. Raises `EngineDead`."""
-    reading = Reading()
+    reading = Reading(request_id=request.id)
     engine.add(request, reading)
     num_open = request.params.n
     try:

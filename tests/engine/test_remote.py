@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_front_that_is_behind_does_other_things_between_two_messages():
         while told[-1] < 60:
             await asyncio.sleep(0)
             told.append(slow.news.qsize())
-        assert max(after - before for before, after in zip(told, told[1:])) == 1
+        assert max(after - before for before, after in pairwise(told)) == 1
         engine.abort("slow")
 
     with_engine("tests.engine.echo:build", use)

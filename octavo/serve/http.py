@@ -1,0 +1,43 @@
+"""Uvicorn's HTTP/1.1, and a way past its coroutines for pieces of a body: one call a piece, as many as there are tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+EXTENSION = "octavo.write"  # under `extensions` in a request's scope
+
+
+class Protocol(HttpToolsProtocol):
+    """Each request's scope has a `Body` among its extensions."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # the application starts at the event loop's next turn
+        scope: MutableMapping[str, Any] = self.scope  # pyright: ignore[reportAssignmentType]
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            scope["extensions"] = {EXTENSION: Body(self.cycle).write}
+
+
+class Body:
+    """The body of an answer that has begun."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> bool:
+        """Send a piece, which is not empty. False: the client does not read, or its answer has a length; `send` knows what to do."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or not cycle.chunked_encoding:
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+
+def writer_of(scope: MutableMapping[str, Any]) -> Callable[[bytes], bool] | None:
+    """`Body.write` of a request, where the server has it."""
+    return scope.get("extensions", {}).get(EXTENSION)
