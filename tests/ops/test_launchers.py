@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not on this machine")
 
 SCRIPT = """
-import json
 from types import SimpleNamespace
 from triton.backends.nvidia import driver
-from octavo.ops.triton import launchers, precompile
+from octavo.ops.triton import launchers
+from octavo.ops.triton.known import known_kernels
 
 made = []
 driver.CudaUtils = lambda: None
@@ -20,8 +20,8 @@ driver.library_dirs = lambda: []
 driver.compile_module_from_src = lambda src, name, **_: made.append(src) or SimpleNamespace(launch=None)
 about = SimpleNamespace(global_scratch_size=0, global_scratch_align=1, profile_scratch_size=0, profile_scratch_align=1,
                         launch_cooperative_grid=False, launch_pdl=False)
-for module, name, data in json.loads(launchers.KNOWN.read_text()):
-    driver.CudaLauncher(precompile.source_of(module, name, data), about)
+for kernel in known_kernels():
+    driver.CudaLauncher(kernel.source(), about)
 wanted, made[:] = set(made), []
 driver.compile_module_from_src = lambda src, *_: made.append(src)
 launchers.make_ahead()

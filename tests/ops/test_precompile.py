@@ -1,55 +1,87 @@
-"""Kernels compiled ahead are found by a launch's key. Runs in a process without Triton's interpreter; no card is needed to compile."""
-
-from __future__ import annotations
+"""Kernels compiled ahead, here or before, are found by a launch's key. In processes without Triton's interpreter; no card is needed."""
 
 import importlib
-import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not on this machine")
 
+from octavo.ops.triton.known import known_kernels
+
+ROOT = Path(__file__).parents[2]
+
 SCRIPT = """
-import json, sys, time
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 from triton import knobs
-from octavo.ops.triton import precompile
+from bench.gpu import build_kernels
+from octavo.ops.triton import built, known, precompile
 from octavo.ops.triton.cache import use_cache_folder
+
 root = Path(sys.argv[1])
-use_cache_folder(root)
-options = {"num_warps": 4, "num_ctas": 1, "num_stages": 3}
-data = {"name": "x", "signature": {"tokens": "*i64", "weight": "*bf16", "y": "*bf16", "n": "i32", "first": "i32", "num_rows": "i32",
-        "BLOCK": "constexpr"}, "constant_keys": [[6]], "constant_vals": [256], "attrs_keys": [[0], [3]],
-        "attrs_vals": [[["tt.divisibility", 16]], [["tt.divisibility", 16]]], "options": options, "key": "k"}
-entry = ["octavo.ops.triton.embedding", "_embedding", json.dumps(data)]
-precompile.KNOWN = root / "known.json"
-precompile.KNOWN.write_text(json.dumps([entry]))
-work = precompile.start(root / "triton", 90, 2)
-work.wait()
-kernels = sorted(str(path.relative_to(root)) for path in root.rglob("*.cubin"))
-assert len(kernels) == 1, kernels
-assert list((root / "triton").glob("known-*")), "no stamp"
-import triton
+kernel = next(kernel for kernel in known.known_kernels() if kernel.name == "_embedding")
+precompile.known_kernels = known.known_kernels = lambda: [kernel]
 compiled = []
 knobs.compilation.listener = lambda **about: compiled.append(about["cache_hit"])
-from octavo.ops.triton.embedding import _embedding
-precompile.compile_one(_embedding, json.dumps(data), 90)
-assert compiled == [True], compiled
-assert precompile.start(root / "triton", 90, 2)._pids == ()
+
+def start(name, folder):
+    precompile.Built = lambda sm: built.Built(sm, folder)
+    cache = use_cache_folder(root / name)
+    precompile.start(cache, 90, 2).wait()
+    assert len(list(cache.rglob("*.cubin"))) == 1, name
+    assert list(cache.glob("known-*")), "no stamp"
+    return cache
+
+def is_found(cache):
+    knobs.cache.dir = str(cache)
+    compiled.clear()
+    precompile.compile_one(kernel, 90)
+    return compiled == [True]
+
+cache = start("compiled here", root / "nothing")
+assert is_found(cache)
+assert precompile.start(cache, 90, 2)._pids == ()  # not a second time
+built.FOLDER = root / "built"
+sys.argv[1:] = ["90"]
+build_kernels.main()
+assert b"/octavo/" not in ZipFile(root / "built/sm90.zip").read(ZipFile(root / "built/sm90.zip").namelist()[0]), "a path of this machine"
+cache = start("compiled before", root / "built")
+assert precompile.start(cache, 90, 2)._pids == ()
+assert is_found(cache)
+use_cache_folder(root / "changed")
+changed = known.Kernel(kernel.module, kernel.name, kernel.data.replace("1024", "512"))
+assert built.Built(90, root / "built").lay(kernel) and not built.Built(90, root / "built").lay(changed)
+"""
+
+ON_LIST = """
+import sys
+from bench.gpu.record_kernels import record
+from octavo.ops.triton.known import known_kernels
+missing = record(sys.argv[1], workloads=()).keys() - {f"{kernel.module}.{kernel.name} {kernel.data}" for kernel in known_kernels()}
+assert not missing, sorted(missing)
 """
 
 
-def test_kernels_compiled_ahead_are_found(tmp_path):
+def run(script: str, argument: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, env=environment, timeout=120)
+    subprocess.run([sys.executable, "-c", script, argument], check=True, env=environment, timeout=300, cwd=ROOT)
+
+
+def test_kernels_compiled_ahead_are_found(tmp_path):
+    run(SCRIPT, str(tmp_path))
+
+
+def test_a_start_runs_no_kernel_that_is_not_on_the_list():
+    """If one is missing, `python bench/gpu/record_kernels.py` writes the list anew."""
+    run(ON_LIST, "bench/models/qwen3-0.6b")
 
 
 def test_the_list_knows_the_kernels_as_they_are():
-    """Entries of a kernel whose arguments have changed are recorded again or, without a card, left out."""
-    from octavo.ops.triton.precompile import KNOWN
-
-    for module, name, data in json.loads(KNOWN.read_text()):
-        assert list(json.loads(data)["signature"]) == list(getattr(importlib.import_module(module), name).arg_names), name
+    for kernel in known_kernels():
+        function = getattr(importlib.import_module(kernel.module), kernel.name)
+        assert list(kernel.signature) == list(function.arg_names), kernel.name

@@ -26,9 +26,9 @@ def follow(PDL: tl.constexpr):
 
 def launch(device: torch.device) -> dict[str, Any]:
     """Arguments of a launch of a kernel that has `PDL` among its constants."""
-    return {"PDL": True, "launch_pdl": True} if device.type == "cuda" and _has_it(device) else {"PDL": False}
+    return {"PDL": True, "launch_pdl": True} if supported(device) else {"PDL": False}
 
 
 @cache
-def _has_it(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+def supported(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

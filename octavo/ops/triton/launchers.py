@@ -6,19 +6,15 @@ runs in threads while torch is imported.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from octavo import env
 from octavo.ops.triton.cache import use_cache_folder
+from octavo.ops.triton.known import known_kernels
 
 log = logging.getLogger(__name__)
-
-KNOWN = Path(__file__).with_name("known.json")  # a list of [module, function, Triton's own specialisation data]
 
 
 def make_ahead() -> None:
@@ -43,9 +39,4 @@ def sources() -> set[str]:
     """The C text of each launcher, as Triton writes it for the signatures of the known kernels."""
     from triton.backends.nvidia.driver import make_launcher
 
-    return {make_launcher({}, dict(enumerate(types)), None) for types in _signatures()}
-
-
-def _signatures() -> Iterator[tuple[str | tuple[str, ...], ...]]:
-    for _, _, data in json.loads(KNOWN.read_bytes()):
-        yield tuple(tuple(kind) if isinstance(kind, list) else kind for kind in json.loads(data)["signature"].values())
+    return {make_launcher({}, dict(enumerate(kernel.signature.values())), None) for kernel in known_kernels()}

@@ -1,0 +1,101 @@
+"""An `LLM` as it would run on an H200, without one: tensors lie on the CPU, and a kernel's launch is only noted.
+
+Which kernels run, with what types, alignments and constants, is decided on the host, so all of it comes out right; numbers do not. For a
+process that does nothing else, without Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+NAME, SM, NUM_SMS, SHARED_BYTES, MEMORY_BYTES = "NVIDIA H200", 90, 132, 232_448, 150_000_000_000
+Note = Callable[[str, str, str], None]  # a kernel's module, name and specialisation data
+
+
+def stand_in(note: Note) -> None:
+    """From now on the process believes to have the card. `note` hears of every launch."""
+    _triton(note)
+    import octavo.models.registry
+    import octavo.worker.build
+    import octavo.worker.device
+    from octavo.attention import backend
+    from octavo.attention.triton import TritonAttention
+    from octavo.ops import select
+    from octavo.ops.triton import dependent
+    from octavo.ops.triton.grouped import TritonGrouped
+    from octavo.ops.triton.linear import TritonLinear
+    from octavo.plan.devices import Device
+
+    cpu = torch.device("cpu")
+    dependent.supported = lambda device: True
+    backend.refusal = lambda supports, needs: None
+    TritonAttention._device = lambda self, device: (NUM_SMS, SHARED_BYTES)
+    TritonLinear.here = staticmethod(lambda: Products(cpu, NAME, NUM_SMS, True))
+    TritonGrouped.here = staticmethod(lambda: TritonGrouped(cpu, NAME, True))
+
+    class Products(TritonLinear):
+        """The library's products give memory of the right shape."""
+
+        def _product(self, x, weight, bias, residual, scale):
+            return x.new_empty((x.shape[0], weight.shape[0])) if residual is None else residual
+
+    ops = select.triton_ops()
+
+    def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, peaks = ops.best(logits)
+        return tokens.zero_(), peaks.fill_(1.0)  # values that a sampled token can have
+
+    chosen = replace(ops, best=best, compile_ahead=lambda: lambda: None)
+    octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level: chosen
+    octavo.worker.device.detect = lambda *_, **__: Device.cuda(NAME, MEMORY_BYTES, MEMORY_BYTES, SM)
+    octavo.worker.build.build_runner = _on_cpu(octavo.worker.build.build_runner)
+
+
+def _triton(note: Note) -> None:
+    driver.set_active(
+        SimpleNamespace(
+            get_current_device=lambda: 0,
+            get_current_stream=lambda device: 0,
+            get_current_target=lambda: GPUTarget("cuda", SM, 32),
+        )
+    )
+
+    def hear(*, fn, compile, **_) -> bool:
+        note(fn.module, fn.name, compile["specialization_data"])
+        return True  # neither compile nor launch it
+
+    knobs.runtime.jit_cache_hook = hear
+
+
+def _on_cpu(build_runner: Callable[..., Any]) -> Callable[..., Any]:
+    """`build_runner` with its tensors on the CPU, and what it would do on a card: the first steps, and the captures."""
+    from octavo.sampling.sampler import Recipe
+    from octavo.worker.graphs import DecodeGraphs
+    from octavo.worker.warm import warm_up
+
+    def record(step):
+        step()
+        return lambda: None, step()
+
+    def build(settings, *others):
+        runner = build_runner(replace(settings, device="cpu", attention_backend="triton"), *others)
+        warm_up(runner, settings)
+        sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
+        if sizes:
+            runner.graphs = DecodeGraphs(runner.decode, sizes, runner.rows.padding, torch.device("cpu"), record)
+            runner.graphs.capture([Recipe(())])
+        return runner
+
+    return build
