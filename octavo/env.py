@@ -109,6 +109,10 @@ CACHE_ROOT = _define(
     vllm=False,
 )
 
+FORCE_AOT_LOAD = _define(
+    "OCTAVO_FORCE_AOT_LOAD", _switch, False, "1: nothing is compiled; what the cache folder lacks ends the start and is named"
+)
+
 CPU_KVCACHE_SPACE = _define("OCTAVO_CPU_KVCACHE_SPACE", _amount, 0.0, "GiB of KV cache on CPU; 0: decided from free memory")
 CPU_OMP_THREADS_BIND = _define(
     "OCTAVO_CPU_OMP_THREADS_BIND",

@@ -17,6 +17,7 @@ from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import KVLayout
 from octavo.core.limits import SlotPool
 from octavo.core.scheduler import Scheduler
+from octavo.engine import starts
 from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor
 from octavo.engine.grammars import Grammars
@@ -73,6 +74,8 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
         device = detect(num_needed=config.parallel.world_size)
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
+    note = starts.note_of(settings, architecture, device.name)
+    starts.require(note, env.cache_root() / "starts")
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
@@ -94,6 +97,7 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     scheduler = Scheduler(settings, cache, [slots, grammars.preparation], step_budget(settings, costs))
     gc.collect()
     gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
+    starts.keep(note, env.cache_root() / "starts")
     log.info("ready: %s", timeline)
     loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)

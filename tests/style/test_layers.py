@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.style.source import Source, sources
 
-BASE = ("types", "env", "logs", "host")
+BASE = ("types", "env", "miss", "logs", "host")
 TENSORS = (*BASE, "context", "registry", "core", "config", "ops")
 NETWORK = (*TENSORS, "parallel", "quant", "attention", "layers")
 HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", "worker")
@@ -12,6 +12,7 @@ HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", 
 LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
     "env": (),
+    "miss": ("env",),
     "logs": ("env",),
     "host.numa": ("host", "config.parallel", "config.fields", "env"),
     "host": ("env",),
@@ -24,7 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "plan": ("core", "config", *BASE),
     "text": ("types", "config", "env", "grammar.library"),
     "grammar": ("types", "text.detokenize"),
-    "ops": ("context", "env", "host", "config.experts"),
+    "ops": ("context", "env", "miss", "host", "config.experts"),
     "parallel": TENSORS,
     "quant": (*TENSORS, "parallel"),
     "attention": TENSORS,

@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.miss import refuse_if_forced
+
 SOURCE = Path(__file__).parent
 SHIPPED = SOURCE / "built"
 FLAGS = (
@@ -85,7 +87,7 @@ def library_name(variant: Variant, extra: tuple[str, ...] = ()) -> str:
 
 def build(cache: Path, variant: Variant, extra: tuple[str, ...] = (), anew: bool = False) -> Path:
     """Path of the compiled library; compiles it first if it neither lies in `cache` nor was shipped, or if it is wanted `anew`. `extra`
-    flags are for tests (sanitizers). Raises `CompilerError`.
+    flags are for tests (sanitizers). Raises `CompilerError`, or `CacheMiss` where compiling is forbidden.
 
     Several processes may build at once: each writes a file of its own and renames it into place.
     """
@@ -93,6 +95,7 @@ def build(cache: Path, variant: Variant, extra: tuple[str, ...] = (), anew: bool
     for there in (SHIPPED / target.name, target):
         if there.exists() and not anew:
             return there
+    refuse_if_forced(f"the library of C kernels {target.name}")
     return compile_to(target, variant, extra)
 
 
