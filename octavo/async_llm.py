@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
+from octavo.config.parallel import Replica
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
 from octavo.text.intake import Intake
@@ -19,7 +20,7 @@ from octavo.text.state import State
 from octavo.types import FinishReason, RequestOutput, SamplingParams, SequenceOutput
 
 T = TypeVar("T")
-BUILD = "octavo.engine.build:build_engine"
+BUILD, BUILD_REPLICA = "octavo.engine.build:build_engine", "octavo.engine.build:build_replica"
 SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a request's reason is its continuations' most severe one
 
 
@@ -266,15 +267,24 @@ class AsyncLLM:
 
 
 async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
-    """A `RemoteEngine` and the opened checkpoint: the engine loads in its process while the tokeniser is read here.
+    """A `RemoteEngine`, or `Replicas`, and the opened checkpoint: the engine loads in its process while the tokeniser is read here.
 
     Raises what either raises, `EngineDead` for the engine.
     """
     from octavo.engine.build import open_model
     from octavo.engine.remote import RemoteEngine
+    from octavo.engine.replicas import Replicas
     from octavo.host.numa import engine_place
 
-    engine = asyncio.create_task(RemoteEngine.start(BUILD, (config,), place=engine_place(config.parallel)))
+    parallel = config.parallel
+    count = parallel.data_parallel_size
+    places = [engine_place(parallel, number * parallel.world_size) for number in range(count)]
+    starting = (
+        RemoteEngine.start(BUILD, (config,), place=places[0])
+        if count == 1
+        else Replicas.start(BUILD_REPLICA, [(config, False, Replica(number, number)) for number in range(count)], places)
+    )
+    engine = asyncio.create_task(starting)
     try:
         checkpoint = await asyncio.to_thread(open_model, config)
         if not config.model.skip_tokenizer_init:

@@ -1,4 +1,7 @@
-"""The offline interface: `LLM(model).generate(prompts, sampling_params)`, with vLLM's names and return fields. The engine runs inline."""
+"""The offline interface: `LLM(model).generate(prompts, sampling_params)`, with vLLM's names and return fields.
+
+The engine runs inline, or as several replicas in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from octavo.config.engine import EngineConfig
+from octavo.config.fields import ConfigError
 from octavo.config.model import DEFAULT_MODEL
+from octavo.config.parallel import Replica
 from octavo.engine.build import build_engine, open_model
 from octavo.engine.loop import EngineLoop
-from octavo.engine.messages import Abort, Add, Ask, Finish
+from octavo.engine.messages import Abort, Add, Finish
+from octavo.engine.offline import Collected, Offline, Replicas
 from octavo.logs import start_logging
 from octavo.plan.fit import Timing
 from octavo.progress import Progress
@@ -35,26 +41,9 @@ from octavo.types import (
     SequenceOutput,
 )
 
+BUILD_REPLICA = "octavo.engine.build:build_replica"
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Output = TypeVar("Output", RequestOutput, EmbeddingRequestOutput)
-
-
-class Collected:
-    """An outbox that keeps the news until it is taken."""
-
-    def __init__(self) -> None:
-        self.news: list[SequenceOutput] = []
-        self.answers: dict[str, Any] = {}
-
-    def send(self, outputs: Sequence[SequenceOutput]) -> None:
-        self.news.extend(outputs)
-
-    def answer(self, ask: Ask, value: object) -> None:
-        self.answers[ask.id] = value
-
-    def take(self) -> list[SequenceOutput]:
-        news, self.news = self.news, []
-        return news
 
 
 class LLM:
@@ -64,7 +53,7 @@ class LLM:
         start_logging()
         self.config = EngineConfig.from_flags(model=model, **flags)
         self._outbox = Collected()
-        self._loop, self.info = build_engine(self.config, self._outbox, offline=True)
+        self._engine, self.info = self._start()
         checkpoint = open_model(self.config)
         self._tokenizer: Tokenizer | None = None if self.config.model.skip_tokenizer_init else checkpoint.tokenizer()
         self._template_source = self.config.model.chat_template or (self._tokenizer.chat_template if self._tokenizer else None)
@@ -175,22 +164,32 @@ class LLM:
 
     def get_metrics(self) -> dict[str, Any]:
         """The engine's gauges and counters."""
-        return self._loop.stats()
+        return self._engine.ask("stats")
 
     def get_step_log(self) -> list[Timing]:
         """What the last steps were, and how long they took: what the cost model is fitted to."""
-        return self._loop.step_log.timings()
+        return self._engine.ask("step_log")
 
     @property
     def inside(self) -> tuple[EngineLoop, Collected]:
-        """The engine's loop and where its news is kept, for who times requests himself."""
-        return self._loop, self._outbox
+        """The engine's loop and where its news is kept, for who times requests himself. Raises `ConfigError` where there are several."""
+        if not isinstance(self._engine, EngineLoop):
+            replicas = self.config.parallel.data_parallel_size
+            raise ConfigError("data_parallel_size", replicas, "steps are looked at one by one here, which needs one engine; use 1")
+        return self._engine, self._outbox
 
     def reset_prefix_cache(self) -> bool:
-        return self._loop.scheduler.reset_prefix_cache()
+        return self._engine.ask("reset_prefix_cache")
 
     def close(self) -> None:
-        self._loop.close()
+        self._engine.close()
+
+    def _start(self) -> tuple[Offline, dict[str, Any]]:
+        count = self.config.parallel.data_parallel_size
+        if count == 1:
+            return build_engine(self.config, self._outbox, offline=True)
+        replicas = Replicas(BUILD_REPLICA, [(self.config, True, Replica(number, number)) for number in range(count)], self._outbox)
+        return replicas, replicas.info
 
     def _template(self, given: str | None) -> ChatTemplate:
         source = given or self._template_source
@@ -219,7 +218,7 @@ class LLM:
         request = self._intake.request(
             str(next(self._ids)), content, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
         )
-        self._loop.scheduler.check(request)
+        self._engine.admit(request)
         return request
 
     def _run(self, states: Iterable[State[Output]], use_tqdm: bool) -> list[Output]:
@@ -227,10 +226,10 @@ class LLM:
         finished: dict[str, Output] = {}
         order = list(open_states)
         try:
-            self._loop.handle([Add(state.request) for state in open_states.values()])
+            self._engine.handle([Add(state.request) for state in open_states.values()])
             with Progress(len(order), "requests", shown=use_tqdm) as progress:
                 while open_states:
-                    self._loop.step()
+                    self._engine.step()
                     for news in self._outbox.take():
                         state = open_states.get(news.request_id)
                         output = None if state is None else self._feed(state, news)
@@ -239,13 +238,13 @@ class LLM:
                             del open_states[output.request_id]
                             progress.advance()
         finally:
-            self._loop.handle([Abort(request_id) for request_id in open_states])
+            self._engine.handle([Abort(request_id) for request_id in open_states])
         return [finished[request_id] for request_id in order]
 
     def _feed(self, state: State[Output], news: SequenceOutput) -> Output | None:
         output, stopped = state.feed((news,))
         if stopped:
-            self._loop.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])
+            self._engine.handle([Finish(state.request.id, index, FinishReason.STOP, num_tokens) for index, num_tokens in stopped])
         return output
 
 

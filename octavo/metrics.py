@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from octavo.engine.client import EngineStats
+from octavo.engine.client import EngineStats, together
 from octavo.histogram import Histogram, bound_text, cumulative, one_two_five
 from octavo.types import FinishReason, RequestMetrics
 
@@ -53,6 +54,8 @@ FURTHER_GAUGES = {
     "longest_step_seconds": "How long the engine expects its longest step to take",
     "prompt_tokens_per_second": "How fast the engine expects to read a prompt that comes alone",
 }
+LABELS = ("model_name", "engine")
+FRONT = "0"  # what the front counts stands under the first engine: sums over engines are right
 MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 
@@ -61,9 +64,9 @@ class FrontMetrics:
 
     def __init__(self, model_name: str, max_model_len: int, namespace: str = "octavo") -> None:
         self._namespace = namespace
-        self._labels = (model_name, "0")
+        self._model_name = model_name
         tokens = one_two_five(max_model_len)
-        self.stats = EngineStats()  # the last reading
+        self.engines = [EngineStats()]  # the last reading of each
         self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
@@ -118,6 +121,11 @@ class FrontMetrics:
         if num_output_tokens > 1:
             self.time_per_output_token.observe((now_s - times.first_token_time) / (num_output_tokens - 1))
 
+    @property
+    def stats(self) -> EngineStats:
+        """The last reading of all engines together."""
+        return together(self.engines)
+
     def text(self) -> bytes:
         """In Prometheus' text format."""
         return generate_latest(self._registry)
@@ -125,10 +133,10 @@ class FrontMetrics:
     def collect(self) -> Iterator[Metric]:
         """Called by the registry's exposition."""
         for name, (help_text, read) in GAUGES.items():
-            yield self._family(GaugeMetricFamily, name, help_text, read(self.stats))
+            yield self._by_engine(GaugeMetricFamily, name, help_text, read)
         for name, (help_text, read) in ENGINE_COUNTERS.items():
-            yield self._family(CounterMetricFamily, name, help_text, read(self.stats))
-        yield from self._further(dict(self.stats.counters))
+            yield self._by_engine(CounterMetricFamily, name, help_text, read)
+        yield from self._further()
         yield self._family(CounterMetricFamily, "prompt_tokens", "Prompt tokens computed or found in the cache", self.prompt_tokens)
         yield self._family(CounterMetricFamily, "prompt_tokens_cached", "Prompt tokens found in the cache", self.prompt_tokens_cached)
         yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
@@ -138,20 +146,27 @@ class FrontMetrics:
         yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
-        for name, counts in self.stats.histograms.items():
-            buckets = [(bound_text(bound) if bound != float("inf") else "+Inf", count) for bound, count in counts]
-            yield self._family(HistogramMetricFamily, name, name.replace("_", " "), cumulative(buckets), None)
+        for name in self.engines[0].histograms:
+            yield self._by_engine(HistogramMetricFamily, name, name.replace("_", " "), partial(_buckets, name), None)
 
-    def _further(self, counts: dict[str, float]) -> Iterator[Metric]:
-        """The engine's further counts, and those under names of their own that nobody knows here."""
+    def _further(self) -> Iterator[Metric]:
+        """The engines' further counts, and those under names of their own that nobody knows here."""
         for name, help_text in FURTHER_GAUGES.items():
-            yield self._family(GaugeMetricFamily, name, help_text, counts.pop(name, 0))
+            yield self._by_engine(GaugeMetricFamily, name, help_text, partial(_count, name))
         for name, (engine_name, help_text) in FURTHER_COUNTERS.items():
-            yield self._family(CounterMetricFamily, name, help_text, counts.pop(engine_name, 0))
-        misses = {name.removeprefix(MISSES): counts.pop(name) for name in list(counts) if name.startswith(MISSES)}
-        yield self._by_label("prefix_cache_misses", "Prefixes that were not cached whole, by reason", "reason", misses)
-        for name, count in counts.items():
-            yield self._family(CounterMetricFamily, name, name.replace("_", " "), count)
+            yield self._by_engine(CounterMetricFamily, name, help_text, partial(_count, engine_name))
+        own = self.engines[0].counters
+        misses = CounterMetricFamily(
+            f"{self._namespace}:prefix_cache_misses", "Prefixes that were not cached whole, by reason", labels=[*LABELS, "reason"]
+        )
+        for number, stats in enumerate(self.engines):
+            for name in (name for name in own if name.startswith(MISSES)):
+                misses.add_metric((self._model_name, str(number), name.removeprefix(MISSES)), _count(name, stats))
+        yield misses
+        known = {*FURTHER_GAUGES, *(engine_name for engine_name, _ in FURTHER_COUNTERS.values())}
+        for name in own:
+            if name not in known and not name.startswith(MISSES):
+                yield self._by_engine(CounterMetricFamily, name, name.replace("_", " "), partial(_count, name))
 
     def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
         yield "time_to_first_token_seconds", "From arrival to the first token", self.time_to_first_token
@@ -169,14 +184,31 @@ class FrontMetrics:
         yield "request_params_n", "Continuations that each request asked for", self.request_params_n
 
     def _family(self, kind: Callable[..., Any], name: str, help_text: str, *values: object) -> Metric:
-        family = kind(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine"])
-        family.add_metric(self._labels, *values)
+        """What the front counts of all engines together."""
+        family = kind(f"{self._namespace}:{name}", help_text, labels=LABELS)
+        family.add_metric((self._model_name, FRONT), *values)
+        return family
+
+    def _by_engine(
+        self, kind: Callable[..., Any], name: str, help_text: str, read: Callable[[EngineStats], object], *values: object
+    ) -> Metric:
+        family = kind(f"{self._namespace}:{name}", help_text, labels=LABELS)
+        for number, stats in enumerate(self.engines):
+            family.add_metric((self._model_name, str(number)), read(stats), *values)
         return family
 
     def _by_label(
         self, name: str, help_text: str, label: str, counts: Mapping[str, float], kind: type[Any] = CounterMetricFamily
     ) -> Metric:
-        family = kind(f"{self._namespace}:{name}", help_text, labels=["model_name", "engine", label])
+        family = kind(f"{self._namespace}:{name}", help_text, labels=[*LABELS, label])
         for value, count in counts.items():
-            family.add_metric((*self._labels, value), count)
+            family.add_metric((self._model_name, FRONT, value), count)
         return family
+
+
+def _count(name: str, stats: EngineStats) -> float:
+    return stats.counters.get(name, 0)
+
+
+def _buckets(name: str, stats: EngineStats) -> list[tuple[str, float]]:
+    return cumulative((bound_text(bound) if bound != float("inf") else "+Inf", count) for bound, count in stats.histograms[name])

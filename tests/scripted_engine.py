@@ -243,10 +243,10 @@ class ScriptedEngine:
         if task is not asyncio.current_task():
             task.cancel()
 
-    async def stats(self) -> EngineStats:
+    async def stats(self) -> list[EngineStats]:
         while self.stuck:
             await asyncio.sleep(0.01)
-        return EngineStats(num_requests_running=len(self.active), num_steps=self.num_steps)
+        return [EngineStats(num_requests_running=len(self.active), num_steps=self.num_steps)]
 
     async def advice(self) -> list[dict[str, object]]:
         return self.findings

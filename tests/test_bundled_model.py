@@ -73,7 +73,7 @@ def test_the_second_run_hits_the_prefix_cache_and_says_the_same(expected):
 def test_sixteen_random_arrivals(expected):
     """Requests that come while others run, through the loop itself."""
     llm = LLM(MODEL, **{**SAME, "max_num_batched_tokens": 48, "block_size": 64})
-    loop, outbox = llm._loop, llm._outbox
+    loop, outbox = llm._engine, llm._outbox
     rng = random.Random(3)
     waiting = [(str(number), expected[number % 8]) for number in range(16)]
     texts: dict[str, list[int]] = {name: [] for name, _ in waiting}

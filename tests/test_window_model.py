@@ -75,7 +75,7 @@ def test_a_prefix_hit_keeps_the_text(folder, plain):
 def test_a_long_context_holds_the_windows_blocks_only(folder):
     """After 400 tokens the full layer's group has 25 blocks of 16, each of the five window groups at most those that a window can touch."""
     llm = LLM(folder, **SAME, kv_cache_memory_bytes=4 << 20, enable_prefix_caching=False)
-    loop = llm._loop
+    loop = llm._engine
     loop.handle([Add(Request("long", tuple(k % 290 + 5 for k in range(400)), SamplingParams(max_tokens=50, ignore_eos=True)))])
     for _ in range(10):
         loop.step()

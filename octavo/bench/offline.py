@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from octavo.bench.workloads import Drawn, Workload, draw
@@ -85,6 +86,6 @@ def check(flags: Mapping[str, Any], workloads: Mapping[str, Workload], seed: int
     return {name: {**one, "prompts": len(prompts.get(name, [0]))} for name, one in found.items()}
 
 
-def warm_up(llm: Generator, vocab_size: int) -> float:
-    """Seconds until the first tokens after the start."""
-    return run_once(llm, draw(WARM_UP, vocab_size, seed=0))[0]
+def warm_up(llm: Generator, vocab_size: int, num_replicas: int = 1) -> float:
+    """Seconds until the first tokens after the start, of a request to each replica."""
+    return run_once(llm, draw(replace(WARM_UP, num_prompts=num_replicas), vocab_size, seed=0))[0]

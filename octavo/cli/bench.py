@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from octavo.bench.workloads import CASES, Length, Workload, read_length
 from octavo.cli.flags import CommandLineError, Settings
-from octavo.config.engine import ENGINE_TOPICS
+from octavo.config.engine import ENGINE_TOPICS, EngineConfig
 from octavo.config.fields import ConfigError, Flag, at_least
 from octavo.env import cache_root
 
@@ -90,7 +90,7 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     llm = LLM(**flags)
     ready_s = time.perf_counter()
     vocab_size = llm.info["vocab_size"]
-    first_tokens_s = warm_up(llm, vocab_size)
+    first_tokens_s = warm_up(llm, vocab_size, EngineConfig.from_flags(**flags).parallel.data_parallel_size)
     results: dict[str, Any] = {}
     for name, workload in options.workloads().items():
         if options.kind == "latency":

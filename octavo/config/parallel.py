@@ -15,6 +15,14 @@ All2All = Literal[
 
 
 @dataclass(frozen=True)
+class Replica:
+    """Which of the engine's replicas a process is."""
+
+    rank: int = 0  # among all
+    local: int = 0  # among those on this host; neighbours take neighbouring devices
+
+
+@dataclass(frozen=True)
 class ParallelConfig:
     """Ranks of one instance."""
 

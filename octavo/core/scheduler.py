@@ -17,6 +17,7 @@ from octavo.core.kv.cache import Hit, KVCache
 from octavo.core.limits import Limit
 from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput, StepShape
 from octavo.core.policy import POLICIES, Queue
+from octavo.core.router import Load
 from octavo.core.sequence import Sequence
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput, TokenLogprobs
 
@@ -145,6 +146,11 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """Since the start."""
         return self.counts["preemptions"]
+
+    @property
+    def load(self) -> Load:
+        """What a router wants to know."""
+        return Load(len(self.waiting), len(self.running), self.cache.usage)
 
     def stats(self) -> Mapping[str, float]:
         """Gauges and running counters, by name."""

@@ -10,6 +10,7 @@ from typing import Any
 from octavo import env
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
+from octavo.config.parallel import Replica
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.core.budget import step_budget
@@ -37,6 +38,7 @@ from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
 from octavo.worker.early import begin as begin_early
 
+ALONE = Replica()
 log = logging.getLogger(__name__)
 
 
@@ -56,22 +58,30 @@ def open_model(config: EngineConfig) -> Checkpoint:
     )
 
 
-def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) -> tuple[EngineLoop, dict[str, Any]]:
+def build_replica(config: EngineConfig, offline: bool, replica: Replica, outbox: Outbox) -> tuple[EngineLoop, dict[str, Any]]:
+    """One of several engines, in its own process."""
+    return build_engine(config, outbox, offline, replica)
+
+
+def build_engine(
+    config: EngineConfig, outbox: Outbox, offline: bool = False, replica: Replica = ALONE
+) -> tuple[EngineLoop, dict[str, Any]]:
     """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
     timeline = Timeline(time.monotonic)
+    first_device = replica.local * config.parallel.world_size
     one_rank = config.parallel.world_size == 1  # of several, each begins in a process of its own
     if offline:  # another engine's process was started there
-        engine_place(config.parallel).enter()
-    early = begin_early(time.monotonic, kernels=one_rank and config.compilation.optimization_level > 0)
+        engine_place(config.parallel, first_device).enter()
+    early = begin_early(time.monotonic, first_device, one_rank and config.compilation.optimization_level > 0)
     with timeline.stage("open checkpoint"):
         checkpoint = open_model(config)
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
         from octavo.worker.build import build_runner, num_slots, slot_need
-        from octavo.worker.device import detect
+        from octavo.worker.device import detect, take
     with timeline.stage("find device"):
         timeline.beside += early.wait()
-        device = detect(num_needed=config.parallel.world_size)
+        device = detect(num_needed=config.parallel.world_size, first=first_device)
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     note = starts.note_of(settings, architecture, device.name)
@@ -79,13 +89,16 @@ def build_engine(config: EngineConfig, outbox: Outbox, offline: bool = False) ->
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
-            executor = start_workers(config, settings)
+            executor = start_workers(config, settings, first_device)
         layout: KVLayout
         layout, inside = executor.told[0]
         timeline.replace_last(inside)
     else:
-        if settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
+        if settings.device == "cpu" and config.parallel.data_parallel_size > 1:
+            cpu_places(config.parallel.data_parallel_size)[replica.local].enter()
+        elif settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
             own_place().enter()
+        take(settings.device, first_device)
         runner = build_runner(settings, architecture, checkpoint, timeline.stage)
         executor, layout = InlineExecutor(runner), runner.layout
     planned = plan_memory(architecture, settings, device).num_blocks
@@ -108,30 +121,32 @@ def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> Vocabulary:
     return Vocabulary(checkpoint.tokenizer(), vocab_size, checkpoint.eos_token_ids)
 
 
-def start_workers(config: EngineConfig, settings: Resolved) -> ProcessExecutor:
-    """A process for each rank of this replica."""
+def start_workers(config: EngineConfig, settings: Resolved, first_device: int) -> ProcessExecutor:
+    """A process for each rank of this replica, on the devices from `first_device` on."""
     from octavo.parallel.collectives import Host
 
     layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, experts=settings.expert_parallel_size > 1)
     host = Host.open(layout)
-    places = worker_places(config, settings, layout.num_ranks)
+    places = worker_places(config, settings, first_device, layout.num_ranks)
     for rank, place in enumerate(places):
         log.info("worker %d: %s", rank, place)
-    return ProcessExecutor("octavo.engine.build:build_worker", (config, settings, host.meeting), layout.num_ranks, places, keep=host)
+    args = (first_device, config, settings, host.meeting)
+    return ProcessExecutor("octavo.engine.build:build_worker", args, layout.num_ranks, places, keep=host)
 
 
-def worker_places(config: EngineConfig, settings: Resolved, num_ranks: int) -> list[Place]:
+def worker_places(config: EngineConfig, settings: Resolved, first_device: int, num_ranks: int) -> list[Place]:
     """Where each worker's process runs; empty where nothing is asked. Raises `ConfigError` or `BadEnvironment`."""
+    devices = range(first_device, first_device + num_ranks)
     if settings.device == "cpu":
-        return cpu_places(num_ranks)
-    return numa_places(config.parallel, range(num_ranks)) if config.parallel.numa_bind else []
+        return cpu_places(num_ranks * settings.data_parallel_size)[devices.start : devices.stop]
+    return numa_places(config.parallel, devices) if config.parallel.numa_bind else []
 
 
 def build_worker(
-    rank: int, config: EngineConfig, settings: Resolved, meeting: Meeting
+    rank: int, first_device: int, config: EngineConfig, settings: Resolved, meeting: Meeting
 ) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
     """A worker in its own process, which opens the checkpoint itself; with it the KV layout and where the seconds of its start went."""
-    early = begin_early(time.monotonic, rank, settings.device == "cuda" and settings.optimization_level > 0)
+    early = begin_early(time.monotonic, first_device + rank, settings.device == "cuda" and settings.optimization_level > 0)
     from octavo.parallel.collectives import join
     from octavo.worker.build import build_runner
     from octavo.worker.device import take
@@ -139,7 +154,7 @@ def build_worker(
     checkpoint = open_model(config)
     timeline = Timeline(time.monotonic)
     early.wait()
-    device = take(settings.device, rank)
+    device = take(settings.device, first_device + rank)
     architecture = Architecture.from_config(checkpoint.config)
     runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, rank, device))
     return runner, (runner.layout, timeline.stages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +30,27 @@ class EngineStats:
     now_s: float = 0.0  # the same clock at the reading
     counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further counts by name (evictions, failed steps ...)
     histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])  # (upper bound, count)
+
+
+MEANS, LARGEST = frozenset({"kv_cache_usage"}), frozenset({"steps_ended_at_s", "now_s", "longest_step_seconds"})
+
+
+def together(readings: Sequence[Any], name: str = "") -> Any:
+    """What several engines answered to one question, as one answer: numbers add up, mappings go by name and rows by place."""
+    first = readings[0]
+    if isinstance(first, EngineStats):
+        return EngineStats(**together([vars(one) for one in readings]))
+    if isinstance(first, Mapping):
+        names = dict.fromkeys(key for one in readings for key in one)
+        return {key: together([one[key] for one in readings if key in one], key) for key in names}
+    if isinstance(first, bool):
+        return all(readings)
+    if isinstance(first, (int, float)):
+        total = max(readings) if name in LARGEST else sum(readings)
+        return total / len(readings) if name in MEANS else total
+    if name and isinstance(first, list):  # a histogram: (upper bound, count)
+        return [(rows[0][0], sum(row[1] for row in rows)) for rows in zip(*readings, strict=True)]
+    return [item for one in readings for item in one]
 
 
 class Reader(Protocol):
@@ -64,7 +85,9 @@ class AsyncEngine(Protocol):
         """Nobody wants the request any more; no news of it follow."""
         ...
 
-    async def stats(self) -> EngineStats: ...
+    async def stats(self) -> list[EngineStats]:
+        """A reading of each engine behind this one."""
+        ...
 
     async def advice(self) -> list[dict[str, Any]]:
         """What holds the engine back, as `octavo.plan.advice.Finding` in plain data."""

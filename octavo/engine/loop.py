@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.config.resolved import Resolved
 from octavo.core.budget import step_budget
@@ -17,16 +15,16 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.sizes import Sizes
 from octavo.engine.steps import StepLog
 from octavo.engine.watch import Watch
-from octavo.types import FinishReason, InvalidRequest, SequenceOutput
+from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput
 
 log = logging.getLogger(__name__)
 PREEMPTED = (
     "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
     "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
 )
-STEP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Outbox(Protocol):
@@ -35,19 +33,6 @@ class Outbox(Protocol):
     def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
 
     def answer(self, ask: Ask, value: object) -> None: ...
-
-
-class Sizes:
-    """How often a step was of a size up to each of `STEP_SIZES`, or larger."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(STEP_SIZES) + 1)
-
-    def add(self, size: int) -> None:
-        self._counts[bisect_left(STEP_SIZES, size)] += 1
-
-    def by_bound(self) -> list[tuple[float, int]]:
-        return list(zip((*map(float, STEP_SIZES), math.inf), self._counts))
 
 
 class EngineLoop:
@@ -89,7 +74,7 @@ class EngineLoop:
                     self.scheduler.abort(request_id)
                     self.grammars.forget(request_id)
                 case Ask():
-                    self.outbox.answer(command, self._answer(command.what))
+                    self.outbox.answer(command, self.ask(command.what))
                 case Stop():
                     self.stopping = True
                     if not command.drain:
@@ -114,6 +99,10 @@ class EngineLoop:
         assert self.costs is not None, "an engine knows what its steps cost"
         self.scheduler = self.scheduler.successor(settings, step_budget(settings, self.costs))
         self.watch = Watch(self.costs, self.clock())
+
+    def admit(self, request: Request) -> None:
+        """Raise `InvalidRequest` for what can never run here, with the numbers."""
+        self.scheduler.check(request)
 
     def check(self) -> None:
         """Raise `ExecutorDead` if no further step could run."""
@@ -203,13 +192,16 @@ class EngineLoop:
         self.step_log.rest()
         self._tell(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
-    def _answer(self, what: str) -> object:
+    def ask(self, what: str) -> Any:
+        """The answer to a question as in `Ask`."""
         if what == "stats":
             return self.stats()
         if what == "step_log":
             return self.step_log.timings()
         if what == "advice":
             return self.watch.findings(self.scheduler, self.clock())
+        if what == "load":
+            return self.scheduler.load
         if what == "reset_prefix_cache":
             return self.scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")

@@ -33,7 +33,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question that the engine answers between two steps: "stats", "step_log", "advice", "reset_prefix_cache"."""
+    """A question that the engine answers between two steps: "stats", "load", "step_log", "advice", "reset_prefix_cache"."""
 
     id: str  # unique over all fronts
     what: str

@@ -20,12 +20,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any, BinaryIO, NoReturn
 
 from octavo.host.place import Place
 from octavo.logs import start_logging
 
 ANYWHERE = Place()
+FIRST_WORD_GRACE_S = 0.5  # after the first death: others that end of it may have been quicker to say so
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,23 @@ class Child:
         """How it ended, once it has."""
         code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"code {code}"
+
+    def last_word(self) -> tuple[float, str]:
+        """When it said its first error, and what; how it ended, at time 0, if it said nothing. Called when it is ending."""
+        text = b""
+        while chunk := os.read(self.status_fd, 65536):
+            text += chunk
+        said = [json.loads(line) for line in text.splitlines()]
+        errors = [(one["at_s"], one["error"]) for one in said if one["kind"] == "error"]
+        return errors[0] if errors else (0.0, f"its process ended with {self.end()}")
+
+
+def first_word(children: Sequence[Child]) -> tuple[int, str]:
+    """Of those that have ended or are about to, the number and the word of the first. The others only lost it."""
+    time.sleep(FIRST_WORD_GRACE_S)
+    words = {number: child.last_word() for number, child in enumerate(children) if wait([child.status_fd], timeout=0)}
+    number = min(words, key=lambda number: words[number][0])
+    return number, words[number][1]
 
 
 class Status:

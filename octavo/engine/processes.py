@@ -5,13 +5,10 @@ A rank that ends takes the group down within moments: whoever waits for a step g
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import platform
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,12 +21,11 @@ from octavo.core.plan import Plan, StepOutput
 from octavo.engine.board import Board
 from octavo.engine.executor import ExecutorDead, StepFuture
 from octavo.engine.inline import Worker
-from octavo.engine.process import ANYWHERE, Child, Status, end_with, function_at, spawn
+from octavo.engine.process import ANYWHERE, Child, Status, end_with, first_word, function_at, spawn
 from octavo.host.place import Place
 
 Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
 Outcome = tuple[bool, Any]  # (True, StepOutput), or (False, text of what the step raised)
-GRACE_S = 0.5  # after the first death: others that end of it may have been quicker to say so
 
 
 class StepFailed(RuntimeError):
@@ -43,15 +39,6 @@ class Rank:
     number: int
     child: Child
     link: Connection
-
-    def last_words(self) -> tuple[float, str]:
-        """When it said its first error, and what; how it ended, at time 0, if it said nothing. Called when it is ending."""
-        text = b""
-        while chunk := os.read(self.child.status_fd, 65536):
-            text += chunk
-        said = [json.loads(line) for line in text.splitlines()]
-        errors = [(one["at_s"], one["error"]) for one in said if one["kind"] == "error"]
-        return errors[0] if errors else (0.0, f"its process ended with {self.child.end()}")
 
 
 class ProcessExecutor:
@@ -136,13 +123,9 @@ class ProcessExecutor:
             raise self._dead()
 
     def _dead(self) -> ExecutorDead:
-        """Of the ranks that have ended or are about to, the word of the first. The others only lost it."""
-        time.sleep(GRACE_S)
-        ended = [rank for rank in self._ranks if wait([rank.child.status_fd], timeout=0)]
-        words = {rank.number: rank.last_words() for rank in ended}
+        number, word = first_word([rank.child for rank in self._ranks])
         self.close()
-        number = min(words, key=lambda number: words[number][0])
-        return ExecutorDead(f"worker {number}: {words[number][1]}")
+        return ExecutorDead(f"worker {number}: {word}")
 
 
 class RemoteStep:

@@ -14,9 +14,11 @@ from typing import Any
 
 import zmq
 
-from octavo.engine.channel import as_output, decode_reply, encode_command, is_token
+from octavo.core.router import Load
+from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.news import as_output, is_token
 from octavo.engine.process import ANYWHERE, spawn
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request, SequenceOutput
@@ -50,7 +52,11 @@ class RemoteEngine:
         args: tuple[Any, ...],
         on_stage: Callable[[Mapping[str, Any]], None] | None = None,
         place: Place = ANYWHERE,
+        on_death: Callable[[], None] | None = None,
     ) -> None:
+        """With `on_death` it is the caller who says why all is lost, by `lose`."""
+        self.last_word: tuple[float, str] | None = None  # when its process said its first error, and what, once it has ended
+        self._on_death = on_death
         self.info: Mapping[str, Any] = {}
         self._on_stage = on_stage
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # of the socket; only this user can enter it
@@ -120,8 +126,16 @@ class RemoteEngine:
         if self._dead is None:
             self._send(Abort(request_id))
 
-    async def stats(self) -> EngineStats:
-        return stats_from(await self._ask("stats"))
+    def follows(self, request_id: str) -> bool:
+        """Whether news of this request can still come."""
+        return request_id in self._listeners
+
+    async def stats(self) -> list[EngineStats]:
+        return [stats_from(await self._ask("stats"))]
+
+    async def load(self) -> Load:
+        """Knows of all that was added before the call."""
+        return Load(*await self._ask("load"))
 
     async def advice(self) -> list[dict[str, Any]]:
         return await self._ask("advice")
@@ -137,7 +151,7 @@ class RemoteEngine:
                 await asyncio.wait_for(self._gone.wait(), max(drain_s, 2.0))
         await asyncio.to_thread(self._child.kill)
         if self._dead is None:
-            self._died("the engine was closed")
+            self.lose("the engine was closed")
         self._reading_status.cancel()
         await asyncio.gather(self._reading_status, return_exceptions=True)
         self._loop.remove_reader(self._socket_fd)
@@ -204,7 +218,7 @@ class RemoteEngine:
         reader = asyncio.StreamReader()
         pipe = os.fdopen(self._child.status_fd, "rb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        error: str | None = None
+        error: tuple[float, str] | None = None
         try:
             while line := await reader.readline():
                 message = json.loads(line)
@@ -212,17 +226,24 @@ class RemoteEngine:
                     self.info = message["info"]
                     self._ready.set_result(None)
                 elif message["kind"] == "error":
-                    error = message["error"]
+                    error = message["at_s"], message["error"]
                 elif self._on_stage is not None:
                     self._on_stage(message)
         finally:
             transport.close()
         end = await asyncio.to_thread(self._child.end)
-        self._died(error or f"the engine process ended with {end}")
-
-    def _died(self, reason: str) -> None:
-        self._dead = reason
+        self.last_word = error or (0.0, f"the engine process ended with {end}")
         self._gone.set()
+        if self._on_death is None:
+            self.lose(self.last_word[1])
+        else:
+            self._on_death()
+
+    def lose(self, reason: str) -> None:
+        """The engine has ended, or is ended now, and this is what its requests are told."""
+        if self.last_word is None:
+            self._child.process.kill()
+        self._dead = reason
         if not self._ready.done():
             self._ready.set_exception(EngineDead(reason))
         listeners, self._listeners = self._listeners, {}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
 from octavo.engine.channel import decode_command, encode_answer, encode_news
+from octavo.engine.drive import CHECK_EVERY_S, Loop, drive
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
 from octavo.engine.process import Status, function_at
 from octavo.types import SequenceOutput
 
 log = logging.getLogger(__name__)
-CHECK_EVERY_MS = 1000  # how soon the death of an idle worker is noticed
 
 
 class WireOutbox:
@@ -69,23 +69,6 @@ class WireOutbox:
         self._open.pop(request_id, None)
 
 
-class Loop(Protocol):
-    """What the server needs of `EngineLoop`."""
-
-    stopping: bool
-
-    @property
-    def busy(self) -> bool: ...
-
-    def handle(self, commands: Sequence[Command]) -> None: ...
-
-    def step(self) -> None: ...
-
-    def check(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class EngineServer:
     """Owns the socket and runs the loop in the calling thread until told to stop."""
 
@@ -99,13 +82,7 @@ class EngineServer:
         self.outbox = WireOutbox(self._socket)
 
     def run(self, loop: Loop) -> None:
-        while loop.busy or not loop.stopping:
-            loop.handle(self._receive(wait=not loop.busy))
-            if not loop.busy:
-                loop.check()
-            if loop.busy:
-                loop.step()
-        loop.close()
+        drive(loop, self._receive)
         self._socket.close()
         self._context.term()
 
@@ -113,7 +90,7 @@ class EngineServer:
         """All commands that have arrived; with `wait`, blocks a while until there is one."""
         commands: list[Command] = []
         if wait:
-            self._socket.poll(CHECK_EVERY_MS)
+            self._socket.poll(int(CHECK_EVERY_S * 1000))
         while True:
             try:
                 front, data = self._socket.recv_multipart(zmq.NOBLOCK)

@@ -138,7 +138,7 @@ class Front:
     async def read_stats(self) -> None:
         """Bring the engine's gauges into the metrics; a dead engine's last reading stays."""
         with contextlib.suppress(EngineDead, asyncio.TimeoutError):
-            self.metrics.stats = await asyncio.wait_for(self.engine.stats(), 5.0)
+            self.metrics.engines = await asyncio.wait_for(self.engine.stats(), 5.0)
 
 
 class Counting:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from octavo.engine.client import AsyncEngine, EngineDead, EngineStats
+from octavo.engine.client import AsyncEngine, EngineDead, EngineStats, together
 
 log = logging.getLogger("octavo.serve")
 LOOK_EVERY_S = 0.5
@@ -68,14 +68,14 @@ async def keep_looking(
     progress: Progress, engine: AsyncEngine, busy: Callable[[], bool], clock: Callable[[], float], heard: Callable[[EngineStats], None]
 ) -> None:
     """Look until cancelled. The engine is asked one thing at a time, and, but for the first time, nothing while there is nothing to do."""
-    asked: asyncio.Task[EngineStats] | None = None if engine.dead else asyncio.ensure_future(engine.stats())
+    asked: asyncio.Task[list[EngineStats]] | None = None if engine.dead else asyncio.ensure_future(engine.stats())
     try:
         while True:
             if asked is not None and asked.done():
                 if not isinstance(error := asked.exception(), EngineDead):
                     if error is not None:
                         raise error
-                    heard(asked.result())
+                    heard(together(asked.result()))
                 asked = None
             progress.look(clock(), busy=busy(), in_step=asked is not None)
             if asked is None and busy() and engine.dead is None:

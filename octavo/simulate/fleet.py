@@ -79,7 +79,7 @@ class Fleet:
         for number in self._moved:
             self._router.report(number, self.replicas[number].load)
         self._moved.clear()
-        number = self._router.choose(len(arrival.tokens), arrival.prefix)
+        number = self._router.choose(len(arrival.tokens), () if arrival.prefix is None else (arrival.prefix,))
         params = self._params.get(arrival.output_len)
         if params is None:
             params = self._params[arrival.output_len] = SamplingParams(max_tokens=arrival.output_len, ignore_eos=True, detokenize=False)

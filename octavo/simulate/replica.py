@@ -40,7 +40,7 @@ class Replica:
 
     @property
     def load(self) -> Load:
-        return Load(len(self.scheduler.waiting), len(self.scheduler.running), self.scheduler.cache.usage)
+        return self.scheduler.load
 
     def receive(self, request: Request, at_s: float) -> None:
         """A request arrives at an engine that is idle, or before its next step. Raises InvalidRequest."""

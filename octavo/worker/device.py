@@ -10,16 +10,17 @@ from octavo.ops.native.binding import kernels_exist
 from octavo.plan.devices import Device
 
 
-def detect(asked: str = "auto", num_needed: int = 1) -> Device:
-    """The first GPU, or the CPU where there is none. `asked` is "auto", "cpu" or "cuda"; raises ValueError for GPUs that are not there."""
+def detect(asked: str = "auto", num_needed: int = 1, first: int = 0) -> Device:
+    """GPU number `first`, or the CPU where there is none. `asked` is "auto", "cpu" or "cuda"; raises ValueError if there are not
+    `num_needed` GPUs from it on."""
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError("device = 'cuda' is not possible: PyTorch sees no GPU here; use device = 'cpu' or auto")
     if asked == "cpu" or not torch.cuda.is_available():
         return replace(Device.cpu(), packed_products=kernels_exist())
-    if num_needed > torch.cuda.device_count():
-        raise ValueError(f"{num_needed} GPUs are needed for this layout, and there are {torch.cuda.device_count()}")
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    if first + num_needed > torch.cuda.device_count():
+        raise ValueError(f"{first + num_needed} GPUs are needed for this layout, and there are {torch.cuda.device_count()}")
+    properties = torch.cuda.get_device_properties(first)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(first)
     return Device.cuda(properties.name, total_bytes, free_bytes, 10 * properties.major + properties.minor)
 
 

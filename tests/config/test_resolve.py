@@ -202,7 +202,6 @@ def test_auto_length_is_the_model_s_where_all_of_it_fits() -> None:
 @pytest.mark.parametrize(
     ("flags", "name"),
     [({"tensor_parallel_size": 5}, "tensor_parallel_size"), ({"pipeline_parallel_size": 65}, "pipeline_parallel_size"),
-     ({"data_parallel_size": 2}, "data_parallel_size"),
      ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"), ({"long_prefill_token_threshold": 5000}, "long_prefill_token_threshold")],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_by_name(flags: dict[str, Any], name: str) -> None:

@@ -36,7 +36,7 @@ def exported() -> set[str]:
     cache = KVCache(lay_out([PagedSpec(1, 8)], settings.block_size, 1 << 20), True)
     metrics = FrontMetrics("m", 64)
     loop = EngineLoop(Scheduler(settings, cache), None, None, lambda: 0.0)  # pyright: ignore[reportArgumentType]  # it runs no step
-    metrics.stats = stats_from(loop.stats())
+    metrics.engines = [stats_from(loop.stats())]
     ends = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
     return {family.name.removeprefix("octavo:") + end for family in metrics.collect() for end in ends[family.type]}
 

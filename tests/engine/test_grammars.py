@@ -84,7 +84,7 @@ def test_a_batch_of_them_says_what_each_says_alone(flags: dict[str, Any], expect
         assert texts(made, ASKED * 2) == expected * 2
         if "enable_prefix_caching" in flags:
             assert made.get_metrics()["num_preemptions"], "or the case is not tested"
-        assert not made._loop.grammars.active
+        assert not made._engine.grammars.active
         assert made.get_metrics()["kv_cache_usage"] == 0
     finally:
         made.close()
@@ -115,7 +115,7 @@ def test_a_failing_matcher_ends_its_own_text_only(llm: LLM, expected: Any, what:
     assert outputs[0].outputs[0].finish_reason == "error"
     assert "the matcher is broken" in str(outputs[0].outputs[0].stop_reason)
     assert (outputs[1].outputs[0].text, outputs[1].outputs[0].finish_reason) == expected[4]
-    assert not llm._loop.grammars.active
+    assert not llm._engine.grammars.active
 
 
 def test_compiling_that_takes_too_long_ends_its_request_only(llm: LLM, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_a_rank_that_dies_in_a_collective_is_the_one_that_is_named():
     from octavo import LLM, SamplingParams
 
     llm = LLM("smollm2-135m", tensor_parallel_size=3, max_model_len=128, kv_cache_memory_bytes=32 << 20, skip_tokenizer_init=True)
-    pid = llm._loop.executor._ranks[1].child.process.pid
+    pid = llm._engine.executor._ranks[1].child.process.pid
     prompt, params = {"prompt_token_ids": [5, 6, 7]}, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, detokenize=False)
     os.kill(pid, signal.SIGSTOP)  # the others wait for it in the first sum
     begin = time.monotonic()

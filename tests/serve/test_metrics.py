@@ -106,8 +106,8 @@ async def test_the_engines_own_readings() -> None:
     )
     async with client() as api:
 
-        async def stats() -> EngineStats:
-            return reading
+        async def stats() -> list[EngineStats]:
+            return [reading]
 
         api.engine.stats = stats  # pyright: ignore
         families = await read(api)

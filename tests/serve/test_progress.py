@@ -88,7 +88,7 @@ async def test_the_routes_tell_live_ready_and_progress_apart() -> None:
         assert refused.json()["error"]["code"] == "engine_stalled"
         api.engine.stuck = False
         assert (await running).status_code == 200
-        api.front.progress.heard(await api.engine.stats())
+        api.front.progress.heard((await api.engine.stats())[0])
         for path in ("/health", "/health/ready", "/health/progress"):
             assert (await api.http.get(path)).status_code == 200
         await api.alive()

@@ -65,7 +65,7 @@ def test_every_metric_has_a_line() -> None:
     cache = KVCache(lay_out([PagedSpec(1, 8)], settings.block_size, 1 << 20), True)
     metrics = FrontMetrics("m", 64)
     loop = EngineLoop(Scheduler(settings, cache), None, None, lambda: 0.0)  # pyright: ignore[reportArgumentType]  # it runs no step
-    metrics.stats = stats_from(loop.stats())
+    metrics.engines = [stats_from(loop.stats())]
     told = {family.name.removeprefix("octavo:") for family in metrics.collect()}
     documented = set(re.findall(r"^\| `(\w+)`", page("docs/metrics.md"), re.MULTILINE))
     assert told - documented == set(), "without a line in docs/metrics.md"

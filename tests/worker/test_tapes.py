@@ -11,7 +11,7 @@ def answers(**flags):
     greedy = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False) for length in lengths]
     drawn = [SamplingParams(temperature=0.8, seed=3, top_k=20, max_tokens=6, ignore_eos=True, detokenize=False, logprobs=1)]
     found = llm.generate(prompts, greedy, use_tqdm=False) + llm.generate(prompts[:1], drawn, use_tqdm=False)
-    graphs = llm._loop.executor.worker.graphs
+    graphs = llm._engine.executor.worker.graphs
     llm.close()
     return [output.outputs[0].token_ids for output in found], graphs
 

@@ -1,0 +1,124 @@
+"""Several engines that serve one model, each in its process, seen as one `AsyncEngine`: requests go where there is least to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from octavo.core.router import AFFINITY, Router, prefix_names
+from octavo.engine.client import EngineDead, EngineStats, Reader
+from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S
+from octavo.engine.remote import RemoteEngine
+from octavo.host.place import Place
+from octavo.types import FinishReason, Request
+
+LOAD_EVERY_S = 0.05  # how often replicas are asked for their load while requests run
+
+
+class Replicas:
+    """Starts its engines when made. One that ends ends all, and each request under way is told the first one's error."""
+
+    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = ()) -> None:
+        """`places` says where each engine's process runs; none: anywhere."""
+        self._engines = [
+            RemoteEngine(build, one, place=place, on_death=self._engine_died)
+            for one, place in zip(args, places or [ANYWHERE] * len(args), strict=True)
+        ]
+        self._router = Router(len(args), AFFINITY)
+        self._dead: str | None = None
+        self._dying: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._asking = asyncio.create_task(self._ask_loads())
+
+    @classmethod
+    async def start(cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = ()) -> Replicas:
+        """An engine for each of `args`. Raises `EngineDead` with the first error of any."""
+        replicas = cls(build, args, places)
+        try:
+            await asyncio.gather(*(engine.ready() for engine in replicas._engines))
+        except BaseException:
+            await replicas.close()
+            raise
+        return replicas
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the first says of itself, with the least that any can take."""
+        infos = [engine.info for engine in self._engines]
+        return {**infos[0], **{name: min(info[name] for info in infos) for name in ("max_model_len", "kv_tokens")}}
+
+    @property
+    def dead(self) -> str | None:
+        return self._dead
+
+    @property
+    def pids(self) -> list[int]:
+        return [engine.pid for engine in self._engines]
+
+    def add(self, request: Request, reader: Reader) -> None:
+        if self._dead is not None:
+            raise EngineDead(self._dead)
+        names = prefix_names(request.prompt_token_ids, self._engines[0].info["block_size"], request.cache_salt)
+        self._engines[self._router.choose(len(request.prompt_token_ids), names)].add(request, reader)
+        self._changed.set()
+
+    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
+        for engine in self._engines:
+            if engine.follows(request_id):
+                engine.finish(request_id, index, reason, num_tokens)
+
+    def abort(self, request_id: str) -> None:
+        for engine in self._engines:
+            if engine.follows(request_id):
+                engine.abort(request_id)
+
+    async def stats(self) -> list[EngineStats]:
+        return list(chain.from_iterable(await asyncio.gather(*(engine.stats() for engine in self._engines))))
+
+    async def advice(self) -> list[dict[str, Any]]:
+        """Of all engines, each with its number."""
+        found = await asyncio.gather(*(engine.advice() for engine in self._engines))
+        return [{**finding, "engine": number} for number, findings in enumerate(found) for finding in findings]
+
+    async def reset_prefix_cache(self) -> bool:
+        return all(await asyncio.gather(*(engine.reset_prefix_cache() for engine in self._engines)))
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        self._asking.cancel()
+        await asyncio.gather(*(engine.close(drain_s) for engine in self._engines), self._asking, return_exceptions=True)
+        if self._dying is not None:
+            await self._dying
+        self._dead = self._dead or "the engine was closed"
+
+    async def _ask_loads(self) -> None:
+        """Keep the router informed for as long as loads change. A word knows of what was sent before it was asked for."""
+        with contextlib.suppress(EngineDead):
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await asyncio.gather(*map(self._ask_load, range(len(self._engines))))
+                await asyncio.sleep(LOAD_EVERY_S)
+
+    async def _ask_load(self, number: int) -> None:
+        known = self._router.num_sent(number)
+        load = await self._engines[number].load()
+        self._router.report(number, load, known)
+        if load.num_running or load.num_waiting:
+            self._changed.set()
+
+    def _engine_died(self) -> None:
+        """After a moment all others end too: whoever waited for the first one may have been quicker to say so."""
+        if self._dying is None:
+            self._dying = asyncio.create_task(self._end_all())
+
+    async def _end_all(self) -> None:
+        await asyncio.sleep(FIRST_WORD_GRACE_S)
+        words = {number: engine.last_word for number, engine in enumerate(self._engines) if engine.last_word is not None}
+        number = min(words, key=lambda number: words[number][0])
+        self._dead = f"engine {number}: {words[number][1]}"
+        for engine in self._engines:
+            engine.lose(self._dead)
+        await asyncio.gather(*(engine.close() for engine in self._engines))
