@@ -297,6 +297,7 @@ class Request:
     media: tuple[MediaItem, ...] = ()
     adapter: str | None = None
     cache_salt: str | None = None
+    tenant: str | None = None  # whose share of the engine it takes, where shares are kept
 
 
 class TokenLogprobs(NamedTuple):

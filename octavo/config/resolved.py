@@ -36,7 +36,7 @@ class Resolved:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
-    scheduling_policy: str = "fcfs"  # or "priority"
+    scheduling_policy: str = "fcfs"  # or "priority", "fair"
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0  # 0: no prompt counts as long

@@ -23,7 +23,8 @@ class SchedulerConfig:
         int, Flag("prompt tokens from which a prompt counts as long; 0: none does, or 4 % of the length with several partial prefills")
     ] = 0
     scheduling_policy: Annotated[
-        Literal["fcfs", "priority"], Flag("order of requests: first come first served, or the request's priority (lower first)")
+        Literal["fcfs", "priority", "fair"],
+        Flag("order of requests: first come first served, the request's priority (lower first), or fair shares by API key or `user`"),
     ] = "fcfs"
     target_itl_ms: Annotated[
         float | None,

@@ -1,11 +1,14 @@
-"""Who goes first. An order is a value fixed at arrival, so queues stay sorted with no look at the clock."""
+"""Who goes first. An order is a value given at arrival, so queues stay sorted with no look at the clock."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from operator import attrgetter
+from typing import Protocol
 
+from octavo.core.fairness import Fair
 from octavo.core.sequence import Sequence
 from octavo.types import Request
 
@@ -27,7 +30,35 @@ def priority(request: Request, number: int, index: int) -> tuple[float, int, int
     return (request.priority * AGING_S + request.arrival_s, number, index)
 
 
-POLICIES: dict[str, Order] = {"fcfs": fcfs, "priority": priority}
+class Policy(Protocol):
+    """Gives each sequence its order, and is told what becomes of it."""
+
+    @property
+    def order(self) -> Order: ...
+
+    def admitted(self, sequence: Sequence) -> None:
+        """It runs for the first time."""
+        ...
+
+    def ended(self, sequence: Sequence, waiting: list[Sequence]) -> bool:
+        """It has ended, if admitted or not. May change the order of those that wait; whether it did."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByRequest:
+    """An order that hangs on the request alone."""
+
+    order: Order
+
+    def admitted(self, sequence: Sequence) -> None:
+        pass
+
+    def ended(self, sequence: Sequence, waiting: list[Sequence]) -> bool:
+        return False
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {"fcfs": lambda: ByRequest(fcfs), "priority": lambda: ByRequest(priority), "fair": Fair}
 
 _order = attrgetter("order")
 
@@ -51,7 +82,11 @@ class Queue:
 
     def extend(self, sequences: Iterable[Sequence]) -> None:
         self.items.extend(sequences)
-        self.items.sort(key=_order)  # linear when already in order
+        self.sort()
+
+    def sort(self) -> None:
+        """Linear when already in order."""
+        self.items.sort(key=_order)
 
     def remove(self, sequence: Sequence) -> None:
         place = self.place(sequence)

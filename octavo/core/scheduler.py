@@ -76,7 +76,7 @@ class Scheduler:
         self._unseen: list[Sequence] = []  # added since the last plan
         self._rows = list(range(settings.max_num_seqs - 1, -1, -1))
         self._retired: list[int] = []  # rows given up since the last plan
-        self._order = POLICIES[settings.scheduling_policy]
+        self._policy = POLICIES[settings.scheduling_policy]()
         self._max_drafts = settings.num_speculative_tokens
         # In a pipeline a stage learns what was sampled only with the commit, so a sequence that samples waits for it.
         self._exclusive = settings.pipeline_parallel_size > 1
@@ -343,6 +343,7 @@ class Scheduler:
         """Give the sequence a row and its first chunk."""
         if not seq.admitted:
             seq.admitted = True
+            self._policy.admitted(seq)
             seq.queued_s = now_s - seq.seen_s
             self.cache.account(seq, hit)
         self._admissions += 1
@@ -520,9 +521,8 @@ class Scheduler:
         number = self._arrivals
         made: list[Sequence] = []
         for index in range(request.params.n):
-            seq = Sequence(
-                request, index, number, self._order(request, number, index), self.settings.max_model_len, len(self.cache.layout.groups)
-            )
+            order = self._policy.order(request, number, index)
+            seq = Sequence(request, index, number, order, self.settings.max_model_len, len(self.cache.layout.groups))
             seq.seed = draw(self.settings.seed, number) if request.params.seed is None else request.params.seed
             seq.lead = made[0] if made else None
             self.cache.enter(seq)
@@ -550,6 +550,8 @@ class Scheduler:
             self._vacate(seq)
         else:
             self.waiting.remove(seq)
+        if self._policy.ended(seq, self.waiting.items):
+            self.waiting.sort()
         self.cache.leave(seq)
         family = self._live[seq.request_id]
         del family[seq.index]

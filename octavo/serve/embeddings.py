@@ -80,6 +80,7 @@ def pooled(
                 arrival_s=front.clock(),
                 priority=body.priority or 0,
                 cache_salt=body.cache_salt,
+                tenant=front.tenant(body.user),
                 add_special_tokens=body.add_special_tokens is not False,
             )
             for prompt in prompt_list(prompts, field)

@@ -30,6 +30,7 @@ from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
 T = TypeVar("T")
+MAX_TENANT_CHARACTERS = 128
 CACHE_ADVICE = {  # by the reason that a miss begins with
     "tokens": "put what changes from request to request after what stays the same",
     "short": "only whole blocks are shared: lengthen what stays the same, or serve with a smaller --block-size",
@@ -90,6 +91,10 @@ class Front:
         """A reading of the engine, which is asked now and then."""
         self.progress.heard(stats)
         self.queue.estimate.heard(stats)
+
+    def tenant(self, user: object) -> str | None:
+        """Whose share of the engine a request takes that gives this as its user."""
+        return user[:MAX_TENANT_CHARACTERS] if isinstance(user, str) else None
 
     def engine_id(self, label: str) -> str:
         return f"{label}-{next(self._serial)}"

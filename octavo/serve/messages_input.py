@@ -55,6 +55,7 @@ def as_chat(body: MessagesBody) -> ChatBody:
     """Raises `ApiError` and `InvalidRequest`."""
     chat = prompt_of(body)
     chat.stream = body.stream
+    chat.user = body.metadata.get("user_id") if isinstance(body.metadata, dict) else None
     chat.max_tokens = body.max_tokens
     chat.stop = body.stop_sequences
     chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k

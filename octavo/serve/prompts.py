@@ -36,6 +36,7 @@ async def make_request(
             arrival_s=front.clock(),
             priority=body.priority or 0,
             cache_salt=body.cache_salt,
+            tenant=front.tenant(body.user),
             add_special_tokens=add_special_tokens if body.add_special_tokens is None else body.add_special_tokens,
             must_have_room=body.max_tokens is not None or getattr(body, "max_completion_tokens", None) is not None,
         )

@@ -74,6 +74,7 @@ REFUSED = {
 SAME_IN_CHATS = (
     "model", "stream", "temperature", "top_p", "parallel_tool_calls", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "logit_bias", "ignore_eos", "min_tokens", "chat_template_kwargs", "priority", "cache_salt",
+    "user",
 )  # fmt: skip
 
 

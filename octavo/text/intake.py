@@ -44,6 +44,7 @@ class Intake:
         arrival_s: float = 0.0,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str | None = None,
         add_special_tokens: bool = True,
         must_have_room: bool = False,
     ) -> Request:
@@ -60,6 +61,7 @@ class Intake:
             arrival_s=arrival_s,
             priority=priority,
             cache_salt=cache_salt,
+            tenant=tenant,
         )
 
     def _tokens(self, prompt: str | Sequence[int], add_special_tokens: bool) -> Sequence[int]:

@@ -25,7 +25,7 @@ class Machine(RuleBasedStateMachine):
         drafts=st.sampled_from([0, 1, 3]),
         stages=st.sampled_from([1, 1, 2, 3]),
         caching=st.booleans(),
-        policy=st.sampled_from(["fcfs", "priority"]),
+        policy=st.sampled_from(["fcfs", "priority", "fair"]),
         partial=st.integers(1, 3),
         threshold=st.sampled_from([0, 4]),
         failing=st.lists(st.integers(1, 30), max_size=2),
@@ -54,11 +54,12 @@ class Machine(RuleBasedStateMachine):
         ends=st.booleans(),
         salt=st.sampled_from([None, None, "salt"]),
         priority=st.integers(-1, 1),
+        tenant=st.sampled_from([None, "x", "y"]),
         scored=st.booleans(),
     )
     def add(
         self, base: int, shared: int, own: list[int], n: int, seed: int, max_tokens: int | None, ends: bool, salt: str | None,
-        priority: int, scored: bool,
+        priority: int, tenant: str | None, scored: bool,
     ) -> None:  # fmt: skip
         prompt = ([(base + i) % 15 + 1 for i in range(shared)] + own)[: MAX_MODEL_LEN - 1] or [1]
         name = f"r{len(self.names)}"
@@ -66,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         params = SamplingParams(
             n=n, seed=seed, max_tokens=max_tokens, eos_token_ids=(0, 3) if ends else (), prompt_logprobs=1 if scored else None
         )
-        self.engine.add(Request(name, tuple(prompt), params, cache_salt=salt, priority=priority))
+        self.engine.add(Request(name, tuple(prompt), params, cache_salt=salt, priority=priority, tenant=tenant))
 
     @precondition(lambda self: len(self.engine.flight) <= self.engine.settings.overlap_depth)
     @rule()

@@ -46,7 +46,7 @@ def draw_workload(seed: int) -> Workload:
         max_num_seqs=draw.randint(1, 8),
         max_num_batched_tokens=budget,
         enable_chunked_prefill=chunked,
-        scheduling_policy=draw.choice(["fcfs", "priority"]),
+        scheduling_policy=draw.choice(["fcfs", "priority", "fair"]),
         max_num_partial_prefills=draw.choice([1, 1, 2, 3]),
         max_long_partial_prefills=1,
         long_prefill_token_threshold=draw.choice([0, 0, 0, 3, 6]),
@@ -86,7 +86,7 @@ def _request(draw: Random, number: int, max_model_len: int) -> Request:
     )
     return Request(
         f"r{number}", tuple(prompt), params, arrival_s=float(number), priority=draw.choice([0, 0, 1, -3]),
-        cache_salt=draw.choice([None, None, "a", "b"]),
+        cache_salt=draw.choice([None, None, "a", "b"]), tenant=draw.choice([None, "x", "y"]),
     )  # fmt: skip
 
 

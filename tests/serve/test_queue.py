@@ -129,3 +129,20 @@ async def test_who_would_wait_too_long_is_told_so_at_once(stream: bool) -> None:
 def test_limits_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="admission-ttft-ms"):
         ServerConfig(admission_ttft_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "user": "ann"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "user": "ann"}),
+        ("/v1/responses", {"input": "a", "user": "ann"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "metadata": {"user_id": "ann"}}),
+        ("/v1/embeddings", {"input": "a", "user": "ann"}),
+    ],
+)
+async def test_whose_share_a_request_takes(path: str, body: dict) -> None:
+    async with client() as api:
+        assert (await api.post(path, body)).status_code == 200
+        await api.post("/v1/completions", {"prompt": "a"})
+        assert [request.tenant for request in api.engine.requests] == ["ann", None]
