@@ -16,6 +16,7 @@ BACKENDS = Registry(
     "attention backend",
     {
         "triton": "octavo.attention.triton:TritonAttention",
+        "triton_mla": "octavo.attention.triton_latent:TritonLatent",
         "cpu": "octavo.attention.cpu:NativeAttention",
         "reference": "octavo.attention.reference:ReferenceAttention",
     },

@@ -34,8 +34,10 @@ def no_latent(config: HfConfig) -> Latent | None:
 def deepseek(config: HfConfig) -> Latent | None:
     """V2 and V3."""
     q_rank = None if config.values.get("q_lora_rank") is None else config.count("q_lora_rank")
-    dims = (config.count(name) for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
-    return Latent(*dims, q_rank)
+    return Latent(
+        rank=config.count("kv_lora_rank"), rotated=config.count("qk_rope_head_dim"), plain=config.count("qk_nope_head_dim"),
+        value=config.count("v_head_dim"), q_rank=q_rank,
+    )  # fmt: skip
 
 
 def latent_scale(head_dim: int, rope: Rope) -> float:
