@@ -155,6 +155,11 @@ def load_kernels_lazily() -> None:
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
 
 
+def everything() -> dict[str, str]:
+    """All variables as they are, for a look at what is there."""
+    return dict(os.environ)
+
+
 def with_settings(**values: str) -> dict[str, str]:
     """The environment of a child process: this one's, and these variables."""
     return {**os.environ, **values}

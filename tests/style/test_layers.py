@@ -44,6 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "serve": ("async_llm", "engine", "config", "text", "metrics", "histogram", "models.checkpoint", "registry", "progress", *BASE),
     "simulate": ("core", "plan", "config", *BASE),
     "bench": (*HANDS, "engine", "llm", "progress", "simulate"),
+    "doctor": ("host", "plan", "config", "ops.native.build", *BASE),
+    "cli.doctor": ("cli", "doctor", "config", *BASE),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
     "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
