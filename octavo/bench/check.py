@@ -28,7 +28,7 @@ from octavo.worker.runner import Runner
 NUM_DECODE_STEPS = 8
 LONG_CHUNK = 2048  # tokens a step for the longest context: the reference's scores are [heads, chunk, context] in float32
 TOLERANCE = {"bfloat16": 3e-2, "float16": 1e-2, "float32": 1e-3}  # of |logits - reference| / |reference| in a step
-PACKED_TOLERANCE = 4e-2  # products with packed weights round x to 8 bits, and to 15 where groups stand out
+PACKED_TOLERANCE = 2e-2  # products with packed weights round x to 8 bits, and to 15 where groups stand out: up to 0.011 seen
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=NUM_DECODE_STEPS + 1)
 
 

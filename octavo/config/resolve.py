@@ -68,7 +68,7 @@ def resolve(
         seed=asked.model.seed,
         max_model_len=max_model_len,
         block_size=asked.cache.block_size,
-        kv_dtype=_kv_dtype(asked, arch, dtype, device, reasons),
+        kv_dtype=_kv_dtype(asked, arch, dtype, bool(packed), device, reasons),
         enable_prefix_caching=asked.cache.enable_prefix_caching,
         max_num_seqs=batch.max_num_seqs,
         max_num_batched_tokens=batch.max_num_batched_tokens,
@@ -268,7 +268,9 @@ def _batch(asked: EngineConfig, device: Device, max_model_len: int, offline: boo
     return _Batch(chosen_seqs, tokens)
 
 
-def _kv_dtype(asked: EngineConfig, arch: Architecture, dtype: str, device: Device, reasons: dict[str, str]) -> str:
+def _kv_dtype(
+    asked: EngineConfig, arch: Architecture, dtype: str, packed: bool, device: Device, reasons: dict[str, str]
+) -> str:
     given = asked.cache.kv_cache_dtype
     if given.startswith(("fp8", "int8")):
         if arch.latent is not None:
@@ -283,6 +285,9 @@ def _kv_dtype(asked: EngineConfig, arch: Architecture, dtype: str, device: Devic
     if given == "fp8":
         reasons["kv_dtype"] = "fp8 means fp8_e4m3"
         return "fp8_e4m3"
+    if given == "auto" and packed and dtype == "float32":
+        reasons["kv_dtype"] = "half of float32's memory and time to read it; what it rounds is small beside the packed weights' own rounding"
+        return "float16"
     reasons["kv_dtype"] = "that of the model" if given == "auto" else "as asked"
     return dtype if given == "auto" else given
 

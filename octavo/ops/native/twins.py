@@ -52,7 +52,8 @@ class Twins:
 
     def embedding(self, tokens: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
         """`weight` is row by row, or in panels from `pack_linear`."""
-        assert weight.is_contiguous() and tokens.is_contiguous()
+        assert weight.is_contiguous()
+        assert tokens.is_contiguous()
         size, panels = weight.element_size(), weight.dim() == 4
         n, k = (weight.shape[0] * PANEL, weight.shape[1] * weight.shape[3]) if panels else weight.shape
         item = weight.shape[3] * size if panels else k * size
