@@ -46,7 +46,7 @@ def resolve(
     """
     whole = Architecture.from_config(checkpoint)
     if not planned:
-        _refuse_unbuilt(asked, whole)
+        _refuse_unbuilt(asked)
     if asked.parallel.numa_bind and device.kind == "cpu":
         raise ConfigError("numa_bind", True, "there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES and "
                           "OCTAVO_CPU_OMP_THREADS_BIND (docs/placement.md)")  # fmt: skip
@@ -97,10 +97,10 @@ def resolve(
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
 
 
-def _refuse_unbuilt(asked: EngineConfig, arch: Architecture) -> None:
+def _refuse_unbuilt(asked: EngineConfig) -> None:
     replicas = asked.parallel.data_parallel_size
-    if replicas > 1 and any(layer.experts for layer in arch.layers):
-        raise ConfigError("data_parallel_size", replicas, "this version runs one replica of a model with experts; use 1")
+    if replicas > 1 and asked.parallel.enable_expert_parallel:
+        raise ConfigError("data_parallel_size", replicas, "replicas do not share experts in this version; leave --enable-expert-parallel out")
 
 
 def _of_one_worker(asked: EngineConfig, device: Device) -> Device:

@@ -80,6 +80,7 @@ class Scheduler:
         self._max_drafts = settings.num_speculative_tokens
         # In a pipeline a stage learns what was sampled only with the commit, so a sequence that samples waits for it.
         self._exclusive = settings.pipeline_parallel_size > 1
+        assert not (self._exclusive and self._max_drafts), "other stages are told one token a step, not drafts"
         self._crowded: object = None  # who did not fit, and into what
         self._num_masked = 0  # of those that run
         self._context = 0  # tokens planned, over all that run

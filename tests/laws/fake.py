@@ -118,6 +118,12 @@ class FakeDevice:
             row = self.rows[growth.row]
             assert row is not None
             row.tables[growth.group][growth.first :] = growth.blocks
+        for number, token in plan.newest:
+            row = self.rows[number]
+            assert row is not None
+            if row.sampling:  # on another stage
+                self._learn(row, [token])
+            assert row.tokens[-1] == token
         self.written.clear()
         samples = [self._run(piece) for piece in plan.slices]
         if broken:
@@ -161,12 +167,15 @@ class FakeDevice:
 
     def record(self, piece: Slice, taken: list[int], drafts: list[int]) -> None:
         row = self.rows[piece.row]
-        if row is None or row.generation != piece.generation:  # of a stage that is plans ahead
-            return
-        row.sampling = False
-        row.tokens += taken
-        row.computed = len(row.tokens) - 1
+        assert row is not None
+        assert row.generation == piece.generation
+        self._learn(row, taken)
         row.drafts = drafts
+
+    def _learn(self, row: FakeRow, tokens: list[int]) -> None:
+        row.sampling = False
+        row.tokens += tokens
+        row.computed = len(row.tokens) - 1
 
     def _read(self, row: FakeRow, group: int, position: int) -> int:
         size = self.groups[group].block_tokens
@@ -227,7 +236,7 @@ class FakeExecutor:
             self._visit(step)
 
     def _visit(self, step: FakeStep) -> None:
-        """Run the step on its next stage; on the last, sample and tell every stage."""
+        """Run the step on its next stage; on the last, sample."""
         if step.output is not None:
             return
         broken = step.plan.step in self.failing
@@ -259,8 +268,7 @@ class FakeExecutor:
             tokens.append(taken)
             num_drafts.append(len(drafts))
             if piece.sample:
-                for device in self.devices:
-                    device.record(piece, taken, drafts)
+                last.record(piece, taken, drafts)  # the other stages learn it by `Plan.newest`
         return StepOutput(plan.step, tokens, num_drafts if self.num_drafts else None, logprobs or None, scored or None)
 
     def _propose(self, row: FakeRow, taken: list[int]) -> list[int]:

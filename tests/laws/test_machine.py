@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
         resolved = Resolved(
             max_model_len=MAX_MODEL_LEN, block_size=block, enable_prefix_caching=caching, max_num_seqs=rows, max_num_batched_tokens=budget,
             scheduling_policy=policy, max_num_partial_prefills=partial, long_prefill_token_threshold=threshold, overlap_depth=depth,
-            num_speculative_tokens=drafts, pipeline_parallel_size=stages,
+            num_speculative_tokens=drafts if stages == 1 else 0, pipeline_parallel_size=stages,
         )  # fmt: skip
         layout = make_layout(least + spare, block, windows)
         self.engine = Engine(resolved, layout, FakeModel(16, windows), failing=tuple(failing))

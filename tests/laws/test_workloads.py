@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -56,6 +56,8 @@ def draw_workload(seed: int) -> Workload:
         target_itl_s=draw.choice([0.0, 0.0, 2.0, 6.0, 15.0]) if chunked else 0.0,
         target_ttft_s=draw.choice([0.0, 0.0, 5.0, 50.0]) if chunked else 0.0,
     )
+    if settings.pipeline_parallel_size > 1:
+        settings = replace(settings, num_speculative_tokens=0)
     layout = make_layout(1 << 20, block, windows, units)
     least = layout.peak_blocks(max_model_len - 1, budget)
     num_blocks = least + draw.choice([0, 0, 1, 3, draw.randint(0, 4 * least)])

@@ -29,7 +29,7 @@ def test_plain_weights_run_from_tapes_too():
     llm = LLM("smollm2-135m", dtype="bfloat16", max_model_len=256, kv_cache_memory_bytes=48 << 20)
     prompts = [{"prompt_token_ids": [number, 5]} for number in range(3)]
     llm.generate(prompts, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False), use_tqdm=False)
-    captured = llm._loop.executor.worker.graphs._captured
+    captured = llm._engine.executor.worker.graphs._captured
     llm.close()
     assert captured
     assert all(captured.values())
