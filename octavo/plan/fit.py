@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
+from operator import mul
 from typing import NamedTuple
 
 from octavo.core.plan import StepShape
@@ -14,6 +15,7 @@ from octavo.plan.cost import COMMON, CostModel, Roofline, Terms
 PULL = 1e-4  # weight of the common coefficients against the data's: it decides only what the data leave open
 ROUNDS = 8  # of weighing residuals anew
 SWEEPS = 400
+CLOSE = 1e-5  # of a coefficient: a sweep that moves none by more is the last
 EAGER_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the host's usual time to launch a step
 HUBER = 2.0  # residuals over so many standard deviations count less
 
@@ -69,9 +71,13 @@ def _solve(rows: Sequence[tuple[float, ...]], weights: Sequence[float], start: T
                     line[j] += weight * x * y
     found = list(start)
     for _ in range(SWEEPS):
-        for i in range(size):
-            rest = right[i] - sum(gram[i][j] * found[j] for j in range(size) if j != i)
-            found[i] = max(0.0, rest / gram[i][i])
+        moved = 0.0
+        for i, line in enumerate(gram):
+            before = found[i]
+            found[i] = max(0.0, before + (right[i] - sum(map(mul, line, found))) / line[i])
+            moved = max(moved, abs(found[i] - before))
+        if moved < CLOSE:
+            break
     return Terms(*found)
 
 
