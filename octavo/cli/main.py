@@ -41,6 +41,11 @@ COMMANDS = {
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
     "doctor": Command("Say what of this machine keeps a model from running well.", "doctor [-tp N] [flags]", None, quiet=True),
     "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
+    "tune": Command(
+        "Find the settings that serve a load best, and measure them.",
+        "tune [MODEL] [--slo ttft_p99<200ms,itl_p99<50ms] [--workload LOAD] [flags]",
+        quiet=True,
+    ),
 }
 
 

@@ -46,8 +46,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "bench": (*HANDS, "engine", "llm", "progress", "simulate"),
     "doctor": ("host", "plan", "config", "ops.native.build", *BASE),
     "cli.doctor": ("cli", "doctor", "config", *BASE),
+    "tune": ("bench", "llm", "simulate", "core", "config", "plan", "progress", *BASE),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
-    "cli": ("llm", "serve", "bench", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
+    "cli": ("llm", "serve", "bench", "tune", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
 TORCH_FREE = ("types", "env", "host", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics")
