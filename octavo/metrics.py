@@ -56,6 +56,14 @@ FURTHER_GAUGES = {
 }
 LABELS = ("model_name", "engine")
 FRONT = "0"  # what the front counts stands under the first engine: sums over engines are right
+REFUSALS = ("queue_full", "wait_too_long", "rate_limit_exceeded")
+KEY_COUNTS = {
+    "requests": ("Requests that an API key has sent to the engine", CounterMetricFamily),
+    "requests_refused": ("Requests that were over a limit of the API key", CounterMetricFamily),
+    "prompt_tokens": ("Prompt tokens of an API key's requests", CounterMetricFamily),
+    "generation_tokens": ("Tokens given to an API key's requests", CounterMetricFamily),
+    "requests_running": ("Requests of an API key that have not ended", GaugeMetricFamily),
+}
 MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 
@@ -70,7 +78,8 @@ class FrontMetrics:
         self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start
         self.num_started = 0
         self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
-        self.refused: Counter[str] = Counter({"queue_full": 0, "wait_too_long": 0})  # by code, before they were requests of the engine
+        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))  # by code, before they were requests of the engine
+        self.by_key: Mapping[str, Mapping[str, int]] = {}  # counts by the name of each API key
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
         self.time_to_first_token = Histogram(TTFT_S, FINE)  # fine ones are shown live
         self.inter_token_latency = Histogram(FINE_TOKEN_S, FINE)
@@ -143,6 +152,8 @@ class FrontMetrics:
         yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
         yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
         yield self._by_label("requests_refused", "Requests answered with 429, by code", "code", self.refused)
+        for name, (help_text, kind) in KEY_COUNTS.items():
+            yield self._by_label(f"api_key_{name}", help_text, "api_key", {key: counts[name] for key, counts in self.by_key.items()}, kind)
         yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)

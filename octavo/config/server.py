@@ -19,6 +19,9 @@ class ServerConfig:
     api_key: Annotated[
         tuple[str, ...], Flag("keys that clients must show, any of them; default: none is asked for", env=env.API_KEY, secret=True)
     ] = ()
+    api_key_file: Annotated[
+        str | None, Flag("YAML file of further keys, by name, each with limits of its own: NAME: {key: KEY, requests_per_minute: 60, ...}")
+    ] = None
     ssl_keyfile: Annotated[str | None, Flag("file of the TLS key")] = None
     ssl_certfile: Annotated[str | None, Flag("file of the TLS certificate")] = None
     ssl_ca_certs: Annotated[str | None, Flag("file of the authorities that may sign clients' certificates")] = None

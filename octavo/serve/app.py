@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
-from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -17,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.serve.accounts import ACCOUNT, Accounts
 from octavo.serve.calls import Running, answer_to, send_json
 from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.endpoints import ENDPOINTS
@@ -48,7 +47,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         middleware=[
             cors,
             Middleware(ErrorBoundary),
-            Middleware(KeyCheck, keys=config.api_key),
+            Middleware(KeyCheck, accounts=front.accounts),
             Middleware(BodyLimit, max_bytes=max_body_bytes),
         ],
         exception_handlers={HTTPException: _on_http_error},  # pyright: ignore[reportArgumentType]
@@ -94,25 +93,22 @@ class ErrorBoundary:
 
 
 class KeyCheck:
-    """Every route but the probes needs one of the keys, if there are any."""
+    """Every route but the probes needs one of the keys, if there are any. Routes find the account that it belongs to in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._accounts = accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._keys:
+        if scope["type"] == "http" and self._accounts.guarded:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             by_person = is_for_persons(path)
-            if path not in OPEN_PATHS and not self._valid(shown_key(Headers(scope=scope), by_person)):
+            account = self._accounts.of(shown_key(Headers(scope=scope), by_person))
+            if path not in OPEN_PATHS and account is None:
                 message = "A valid API key is needed: Authorization: Bearer KEY."
                 raise ApiError(401, message, code="invalid_api_key", challenge=BY_PERSON if by_person else "Bearer")
+            scope[ACCOUNT] = account
         await self._app(scope, receive, send)
-
-    def _valid(self, shown: bytes) -> bool:
-        # Every key is compared, in constant time: how long it takes tells nothing.
-        matches = [hmac.compare_digest(shown, key) for key in self._keys]
-        return any(matches)
 
 
 def is_for_persons(path: str) -> bool:

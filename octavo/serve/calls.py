@@ -14,6 +14,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from octavo.serve.accounts import ACCOUNT
 from octavo.serve.errors import ApiError, as_api_error
 from octavo.serve.front import Front
 from octavo.serve.http import writer_of
@@ -86,7 +87,7 @@ class Running:
         label = f"{prefix}-{label[:MAX_LABEL_CHARACTERS]}"
         headers = {"X-Request-Id": label.removeprefix(f"{prefix}-")} if self._front.config.enable_request_id_headers else {}
         async with cancelled_when_gone(receive):
-            call = await self.endpoint.make(self._front, body, label)
+            call = await self.endpoint.make(self._front.of(scope.get(ACCOUNT)), body, label)
             if getattr(body, "stream", None):
                 await send_events(send, call, headers, writer_of(scope))
             else:

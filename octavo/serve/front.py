@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from octavo.async_llm import Following, follow
 from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead, EngineStats
 from octavo.metrics import FrontMetrics
+from octavo.serve.accounts import Account, Accounts
 from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.progress import Progress
 from octavo.serve.queue import Queue
@@ -67,7 +69,18 @@ class Front:
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
         self.queue = Queue(self.config, clock)
+        self.accounts = Accounts(self.config, clock)
+        self.account = self.accounts.shared
+        self.metrics.by_key = self.accounts.counts()
         self._serial = itertools.count()
+
+    def of(self, account: Account | None) -> Front:
+        """The same front, as it serves who acts on this account."""
+        if account is None:
+            return self
+        other = copy(self)
+        other.account = account
+        return other
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name not in self.model.names:
@@ -82,6 +95,7 @@ class Front:
         if (stalled := self.progress.stalled) is not None:
             raise ApiError(503, f"Not ready: {stalled}.", code="engine_stalled")
         try:
+            self.account.check(len(requests))
             self.queue.check(len(requests), sum(len(request.prompt_token_ids) for request in requests))
         except ApiError as refusal:
             self.metrics.refused[refusal.reply.error.code or ""] += len(requests)
@@ -94,6 +108,8 @@ class Front:
 
     def tenant(self, user: object) -> str | None:
         """Whose share of the engine a request takes that gives this as its user."""
+        if self.account.name is not None and len(self.metrics.by_key) > 1:
+            return self.account.name  # users are the client's to invent
         return user[:MAX_TENANT_CHARACTERS] if isinstance(user, str) else None
 
     def engine_id(self, label: str) -> str:
@@ -159,6 +175,7 @@ class Counting:
         front, request = self._front, following.state.request
         front.running[request.id] = following
         front.queue.joined(len(request.prompt_token_ids))
+        front.account.started(len(request.prompt_token_ids))
         front.metrics.started(request.params.n, request.params.max_tokens)
         if front.config.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
@@ -167,6 +184,7 @@ class Counting:
         front = self._front
         metrics, now_s = front.metrics, front.clock()
         metrics.generation_tokens += num_tokens
+        front.account.counts["generation_tokens"] += num_tokens
         last_s = self._last_s.get(index)
         if last_s is not None:
             metrics.inter_token_latency.observe(now_s - last_s)
@@ -179,6 +197,7 @@ class Counting:
     def ended(self, state: State[Any], reason: FinishReason) -> None:
         front = self._front
         del front.running[state.request.id]
+        front.account.ended()
         if not self._last_s:
             answered = reason in (FinishReason.STOP, FinishReason.LENGTH)  # without a token: a vector
             front.queue.left(len(state.request.prompt_token_ids), read=answered)
