@@ -12,8 +12,8 @@ BLOCK_SIZES = (8, 16, 32, 64, 128)
 KVDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"]
 
 KV_DTYPE_HELP = (
-    "number format of cached keys and values; auto: that of the model, but float16 for float32 beside packed weights; int8, fp8 (short for fp8_e4m3) and fp8_e5m2 hold nearly twice as "
-    "many tokens, at a perplexity that is about 0.1, 1 to 2, and 5 percent higher"
+    "number format of cached keys and values; auto: that of the model, but float16 for float32 beside packed weights; int8, fp8 (short for "
+    "fp8_e4m3) and fp8_e5m2 hold nearly twice as many tokens, at a perplexity that is about 0.1, 1 to 2, and 5 percent higher"
 )
 
 

@@ -286,7 +286,7 @@ def _kv_dtype(
         reasons["kv_dtype"] = "fp8 means fp8_e4m3"
         return "fp8_e4m3"
     if given == "auto" and packed and dtype == "float32":
-        reasons["kv_dtype"] = "half of float32's memory and time to read it; what it rounds is small beside the packed weights' own rounding"
+        reasons["kv_dtype"] = "half of float32's memory and time to read it; packed weights are rounded by far more"
         return "float16"
     reasons["kv_dtype"] = "that of the model" if given == "auto" else "as asked"
     return dtype if given == "auto" else given

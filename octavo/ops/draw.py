@@ -11,7 +11,44 @@ hashed, and a row's token depends on its own logits, settings and number alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
+
+from octavo.ops.best import best
+from octavo.ops.noise import uniform
+
+
+class Settings(NamedTuple):
+    """How each row [R] of a device draws; None where no row uses it."""
+
+    temperature: torch.Tensor  # float32, 0: greedy
+    stream: torch.Tensor  # int64, of random numbers
+    top_k: torch.Tensor | None  # int32
+    top_p: torch.Tensor | None  # float32
+    min_p: torch.Tensor | None  # float32
+
+
+def draw_rows(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    at: torch.Tensor,
+    settings: Settings,
+    best: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = best,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [N] int64 and largest logits [N] float32 of logits [N, n]: drawn for the rows that have a temperature, else the largest.
+
+    `rows` [N] int64 are their rows in `settings`; the token after `positions[at]` [N] is sampled. `best` is the device's own.
+    """
+    logits = logits.float()
+    tokens, peaks = best(logits)
+    temperature, stream, top_k, top_p, min_p = (None if column is None else column[rows] for column in settings)
+    assert temperature is not None
+    assert stream is not None
+    drawn = draw(logits, peaks, uniform(stream, positions[at] + 1), temperature, top_k, top_p, min_p)
+    return torch.where(temperature > 0, drawn, tokens), peaks
 
 
 def draw(

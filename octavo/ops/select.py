@@ -13,7 +13,7 @@ from octavo import env
 from octavo.config.experts import Choice
 from octavo.ops.best import best
 from octavo.ops.decode_batch import decode_batch
-from octavo.ops.draw import draw
+from octavo.ops.draw import Settings, draw, draw_rows
 from octavo.ops.embedding import embedding
 from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
 from octavo.ops.latent_rope_and_write import latent_rope_and_write
@@ -55,6 +55,7 @@ class Ops:
     grouped_sum: GroupedSumOp = grouped_sum
     pack_grouped: Callable[[Tensor], Tensor] = pack_grouped
     draw: Draw = draw
+    draw_rows: Callable[[Tensor, Tensor, Tensor, Tensor, Settings], tuple[Tensor, Tensor]] = draw_rows
     best: Callable[[Tensor], tuple[Tensor, Tensor]] = best
     decode_batch: Callable[..., None] = decode_batch
     note_step: NoteStep = note_step
@@ -83,6 +84,7 @@ def choose_ops(device: str, level: int) -> Ops:
             grouped_sum=by_expert.sum,
             pack_grouped=twins.pack_grouped,
             draw=twins.draw,
+            draw_rows=twins.draw_rows,
             best=twins.best,
             decode_batch=twins.decode_batch,
             note_step=twins.note_step,
@@ -121,6 +123,7 @@ def triton_ops() -> Ops:
         grouped_linear=grouped.linear,
         grouped_sum=grouped.sum,
         best=best,
+        draw_rows=partial(draw_rows, best=best),
         decode_batch=decode_batch,
         compile_ahead=partial(precompile.start_here, folder),
     )

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from octavo.core.plan import Admission
-from octavo.ops.draw import draw
-from octavo.sampling.noise import stream_key, uniform
-from octavo.sampling.stage import Column, View
+from octavo.ops.draw import Settings, draw
+from octavo.ops.noise import stream_key, uniform
+from octavo.sampling.stage import Column, Columns, View
 from octavo.types import SamplingParams
 
 
@@ -56,6 +56,17 @@ class Draw:
             "top_p": params.top_p,
             "min_p": params.min_p,
         }
+
+    def settings(self, rows: Columns, uses: Truncation) -> Settings:
+        """The columns of all rows, those of truncations only where they are used."""
+        columns = rows.columns
+        return Settings(
+            columns["temperature"],
+            columns["stream"],
+            columns["top_k"] if uses.top_k else None,
+            columns["top_p"] if uses.top_p else None,
+            columns["min_p"] if uses.min_p else None,
+        )
 
     def __call__(self, logits: torch.Tensor, peaks: torch.Tensor, view: View, uses: Truncation) -> torch.Tensor:
         """[N] int64 tokens for `logits` [N, vocab] float32 whose largest are `peaks` [N]. What a row without finite peak, or a

@@ -52,6 +52,11 @@ class Recipe:
         """Whether all there is to do is to take the largest logit of each row."""
         return not (self.stages or self.random or self.logprobs)
 
+    @property
+    def only_random(self) -> bool:
+        """Whether all there is to do is to draw a token for some rows and to take the largest logit of the others."""
+        return self.random and self.random_at is None and not (self.stages or self.logprobs)
+
     def everywhere(self) -> Recipe | None:
         """The same work at all positions alike, the default columns leaving rows as they are: what a graph can capture once and replay
         for any rows, and its key. None if this recipe cannot be captured."""
@@ -91,6 +96,7 @@ class Sampler:
         self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
         self._draw = Draw(ops.draw)
+        self._draw_rows = ops.draw_rows
         self._best = ops.best
         self._last: tuple[tuple[Slice, ...], Recipe] = ((), Recipe(()))  # the slices of the last plan and what they came to
 
@@ -144,6 +150,10 @@ class Sampler:
     ) -> Sampled:
         """Sample from `logits` [N, width >= vocab_size], which may be overwritten. `masks` are those of grammars."""
         logits = logits[:, : self.vocab_size]  # [N, vocab]
+        if recipe.only_random and masks is None:
+            settings = self._draw.settings(rows, recipe.truncation)
+            tokens, peaks = self._draw_rows(logits, batch.sample_rows, batch.positions, batch.sample_at[: len(logits)], settings)
+            return Sampled(batch.sample_rows, self._agreed(tokens)[:, None], peaks)
         logits = logits.float()
         raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
         if masks is not None:

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from octavo.sampling.noise import stream_key, uniform
+from octavo.ops.noise import stream_key, uniform
 
 
 def by_python(key, position):

@@ -10,7 +10,12 @@ def answers(**flags):
     prompts = [{"prompt_token_ids": list(range(100 * number, 100 * number + 20))} for number in range(1, 5)]
     greedy = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False) for length in lengths]
     drawn = [SamplingParams(temperature=0.8, seed=3, top_k=20, max_tokens=6, ignore_eos=True, detokenize=False, logprobs=1)]
+    mixed = [
+        SamplingParams(temperature=heat, seed=number, top_p=0.9, max_tokens=8, ignore_eos=True, detokenize=False)
+        for number, heat in enumerate((0, 0.7, 1.0, 1.5, 2.0))
+    ]
     found = llm.generate(prompts, greedy, use_tqdm=False) + llm.generate(prompts[:1], drawn, use_tqdm=False)
+    found += llm.generate([prompts[0]] * 5, mixed, use_tqdm=False)
     graphs = llm._engine.executor.worker.graphs
     llm.close()
     return [output.outputs[0].token_ids for output in found], graphs
@@ -19,7 +24,7 @@ def answers(**flags):
 def test_texts_are_the_same_with_tapes_and_without():
     taped, graphs = answers()
     assert isinstance(graphs, DecodeGraphs)
-    assert {size for (size, _), captured in graphs._captured.items() if captured} == {1, 3, 4}
+    assert {size for (size, _), captured in graphs._captured.items() if captured} == {1, 3, 4, 5}
     plain, graphs = answers(enforce_eager=True)
     assert not isinstance(graphs, DecodeGraphs)
     assert taped == plain

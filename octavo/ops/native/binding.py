@@ -42,6 +42,7 @@ class Op(IntEnum):
     NOTE_STEP = 10
     PACKED_ROWS = 11
     TABLE_ROWS = 12
+    DRAW_ROWS = 13
 
 
 class Native:

@@ -194,21 +194,76 @@ static int64_t invert(const float *weights, int64_t blocks, float *sums, const f
     return found;
 }
 
+/* The memory that one draw works in. */
+struct draw_memory {
+    float *weights, *sums, *maxima, *room;
+    int64_t blocks;
+};
+
+INLINE int64_t draw_floats(int64_t n) { return (2 * ((n + BLOCK - 1) / BLOCK) + 1) * BLOCK + 2 * ((n + BLOCK - 1) / BLOCK); }
+
+INLINE struct draw_memory draw_memory(float *at, int64_t n) {
+    struct draw_memory m = {.weights = at, .blocks = (n + BLOCK - 1) / BLOCK};
+    m.sums = m.weights + m.blocks * BLOCK, m.maxima = m.sums + m.blocks, m.room = m.maxima + m.blocks;
+    return m;
+}
+
+static int64_t draw_one(const float *logits, int64_t n, float peak, double number, float temperature, int64_t k, float p, float min_p,
+                        const struct draw_memory *m) {
+    if (!(fabsf(peak) < INFINITY))
+        return 0;
+    double total = weigh(logits, n, peak, temperature > 0 ? temperature : 1, m->weights, m->sums, m->maxima);
+    float least = min_p;
+    if ((k > 0 && k < n) || p < 1)
+        least = threshold(m->weights, n, m->blocks, m->maxima, total, k, p, min_p, m->room);
+    return invert(m->weights, m->blocks, m->sums, m->maxima, least, total, number);
+}
+
 static void draw(struct lane *lane, const void *args) {
     const struct draw *a = args;
-    int64_t n = a->n, blocks = (n + BLOCK - 1) / BLOCK;
-    float *weights = lane_scratch(lane, (size_t)((2 * blocks + 1) * BLOCK + 2 * blocks) * 4);
-    float *sums = weights + blocks * BLOCK, *maxima = sums + blocks, *room = maxima + blocks;
-    for (int64_t r; (r = lane_claim(lane)) < a->rows;) {
-        a->out[r] = 0;
-        if (!(fabsf(a->peaks[r]) < INFINITY))
-            continue;
-        float temperature = a->temperature[r] > 0 ? a->temperature[r] : 1;
-        double total = weigh(a->logits + r * a->ld, n, a->peaks[r], temperature, weights, sums, maxima);
-        int64_t k = a->top_k ? a->top_k[r] : 0;
-        float p = a->top_p ? a->top_p[r] : 1, min_p = a->min_p ? a->min_p[r] : 0, least = min_p;
-        if ((k > 0 && k < n) || p < 1)
-            least = threshold(weights, n, blocks, maxima, total, k, p, min_p, room);
-        a->out[r] = invert(weights, blocks, sums, maxima, least, total, a->numbers[r]);
+    struct draw_memory m = draw_memory(lane_scratch(lane, (size_t)draw_floats(a->n) * 4), a->n);
+    for (int64_t r; (r = lane_claim(lane)) < a->rows;)
+        a->out[r] = draw_one(a->logits + r * a->ld, a->n, a->peaks[r], a->numbers[r], a->temperature[r], a->top_k ? a->top_k[r] : 0,
+                             a->top_p ? a->top_p[r] : 1, a->min_p ? a->min_p[r] : 0, &m);
+}
+
+/* Choice and draw together, with the settings and the random number of each row found here. */
+struct draw_rows {
+    const char *logits;
+    const int64_t *rows, *positions, *at;
+    const float *temperature; /* of all rows, as the next four */
+    const int64_t *stream;
+    const int32_t *top_k; /* may be null, as the next two */
+    const float *top_p, *min_p;
+    int64_t *tokens;
+    float *peaks;
+    int64_t num, n, ld, type;
+};
+
+/* The number that octavo/ops/noise.py counts to. */
+INLINE double uniform(int64_t stream, int64_t position) {
+    uint64_t z = (uint64_t)stream + (uint64_t)position * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    return (double)(z >> 12) * 0x1p-52;
+}
+
+static void draw_rows(struct lane *lane, const void *args) {
+    const struct draw_rows *a = args;
+    float *wide = lane_scratch(lane, (size_t)(draw_floats(a->n) + a->n) * 4);
+    struct draw_memory m = draw_memory(wide + a->n, a->n);
+    for (int64_t i; (i = lane_claim(lane)) < a->num;) {
+        int64_t row = a->rows[i];
+        const float *x = (const float *)a->logits + i * a->ld;
+        if (a->type != F32) {
+            convert(wide, a->logits + i * a->ld * 2, (int)a->type, a->n);
+            x = wide;
+        }
+        a->tokens[i] = largest_at(x, a->n);
+        a->peaks[i] = x[a->tokens[i]];
+        if (a->temperature[row] > 0)
+            a->tokens[i] = draw_one(x, a->n, a->peaks[i], uniform(a->stream[row], a->positions[a->at[i]] + 1), a->temperature[row],
+                                    a->top_k ? a->top_k[row] : 0, a->top_p ? a->top_p[row] : 1, a->min_p ? a->min_p[row] : 0, &m);
     }
 }

@@ -180,6 +180,27 @@ struct argmax {
     int64_t rows, n, ldx, type;
 };
 
+/* The first index of the largest of n floats, or of the first NaN. */
+static int64_t largest_at(const float *x, int64_t n) {
+    vf most = splat(-INFINITY);
+    vi nan = {0};
+    int64_t i = 0, found = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vf v = load(x, i, F32);
+        nan |= v != v;
+        most = vmax(most, v);
+    }
+    float best = vmax_of(most);
+    int odd = sum((vf)(nan & (vi)splat(1.0f))) != 0;
+    for (; i < n; i++) {
+        odd |= x[i] != x[i];
+        best = x[i] > best ? x[i] : best;
+    }
+    while (found < n && (odd ? x[found] == x[found] : x[found] != best))
+        found++;
+    return found;
+}
+
 static void argmax(struct lane *lane, const void *args) {
     const struct argmax *a = args;
     float *wide = a->type == F32 ? NULL : lane_scratch(lane, (size_t)a->n * sizeof(float));
@@ -187,23 +208,7 @@ static void argmax(struct lane *lane, const void *args) {
         const float *x = wide ? wide : (const float *)a->x + r * a->ldx;
         if (wide)
             convert(wide, a->x + r * a->ldx * 2, (int)a->type, a->n);
-        vf most = splat(-INFINITY);
-        vi nan = {0};
-        int64_t i = 0, found = 0;
-        for (; i + LANES <= a->n; i += LANES) {
-            vf v = load(x, i, F32);
-            nan |= v != v;
-            most = vmax(most, v);
-        }
-        float best = vmax_of(most);
-        int odd = sum((vf)(nan & (vi)splat(1.0f))) != 0;
-        for (; i < a->n; i++) {
-            odd |= x[i] != x[i];
-            best = x[i] > best ? x[i] : best;
-        }
-        while (found < a->n && (odd ? x[found] == x[found] : x[found] != best))
-            found++;
-        a->out[r] = found;
-        a->peaks[r] = x[found];
+        a->out[r] = largest_at(x, a->n);
+        a->peaks[r] = x[a->out[r]];
     }
 }

@@ -6,6 +6,7 @@ import struct
 
 import torch
 
+from octavo.ops.draw import Settings
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
 from octavo.ops.packed_linear import GROUP, Packed
@@ -25,6 +26,7 @@ _TABLE_ROWS = struct.Struct("3P8q")
 _PACKED_ROWS = struct.Struct("4P6q")
 _PACKED = struct.Struct("7P11q2d")
 _DRAW = struct.Struct("8P3q")
+_DRAW_ROWS = struct.Struct("11P4q")
 
 _ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}  # `enum activation` in packed.c
 
@@ -279,3 +281,13 @@ class Twins:
         settings = [_pointer(x) for x in (peaks, numbers, temperature, top_k, top_p, min_p)]
         self.native.run(Op.DRAW, _DRAW.pack(logits.data_ptr(), *settings, out.data_ptr(), rows, n, logits.stride(0)), rows * n <= SMALL)
         return out
+
+    def draw_rows(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, at: torch.Tensor, settings: Settings
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = _rows(logits)
+        num, n = x.shape
+        tokens, peaks = torch.empty(num, dtype=torch.int64), torch.empty(num, dtype=torch.float32)
+        pointers = [_pointer(column) for column in (x, rows, positions, at, *settings, tokens, peaks)]
+        self.native.run(Op.DRAW_ROWS, _DRAW_ROWS.pack(*pointers, num, n, x.stride(0), DTYPES[x.dtype]), num * n <= SMALL)
+        return tokens, peaks

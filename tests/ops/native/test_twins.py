@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from octavo.ops.draw import draw, thresholds
+from octavo.ops.draw import Settings, draw, draw_rows, thresholds
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.native.twins import Twins
@@ -193,3 +193,19 @@ def test_draw_gives_a_token_for_rows_that_have_none(twins: Twins) -> None:
     some = torch.full((4,), 0.5)
     tokens = twins.draw(logits, logits.amax(-1), some.double(), some * torch.tensor([1, 1, 1, 0]), None, some, None)
     assert all(0 <= token < 100 for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draw_rows(twins: Twins, dtype: torch.dtype) -> None:
+    """Settings of rows in another order than the logits, some rows greedy; every number that a row draws counts."""
+    logits, rows = (torch.randn(6, 340) * 3).to(dtype)[:, 5:335], torch.tensor([4, 0, 7, 2, 2, 5])
+    positions, at = torch.randint(0, 1 << 40, (20,)), torch.tensor([3, 0, 19, 8, 9, 4])
+    settings = Settings(
+        torch.tensor([0.7, 1, 0, 1, 2, 0.3, 1, 1]), torch.randint(-(2**63), 2**63 - 1, (8,)), torch.randint(0, 9, (8,)).int(),
+        torch.rand(8), torch.rand(8) / 50,
+    )  # fmt: skip
+    for some in (settings, settings._replace(top_k=None, min_p=None)):
+        (tokens, peaks), (want, want_peaks) = (op(logits, rows, positions, at, some) for op in (twins.draw_rows, draw_rows))
+        assert tokens.tolist() == want.tolist()
+        assert torch.equal(peaks, want_peaks)
+    assert twins.draw_rows(logits[:0], rows[:0], positions, at[:0], settings)[0].shape == (0,)
