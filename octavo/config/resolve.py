@@ -100,7 +100,7 @@ def resolve(
 def _refuse_unbuilt(asked: EngineConfig) -> None:
     replicas = asked.parallel.data_parallel_size
     if replicas > 1 and asked.parallel.enable_expert_parallel:
-        raise ConfigError("data_parallel_size", replicas, "replicas do not share experts in this version; leave --enable-expert-parallel out")
+        raise ConfigError("data_parallel_size", replicas, "replicas do not share experts yet; leave --enable-expert-parallel out")
 
 
 def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
