@@ -37,12 +37,12 @@ def server() -> Iterator[Served]:
         up.front.metrics.startup_s = {"import torch": 3.0, "load weights": 1.0}
         steps = 0
 
-        async def stats() -> EngineStats:
+        async def stats() -> list[EngineStats]:
             nonlocal steps
             steps += 10
             sizes = [(1.0, steps), (2.0, 0), (4.0, 3 * steps), (float("inf"), 0)]
             counters = {"oom_events": steps // 40, "kv_evictions": steps}
-            return EngineStats(len(up.engine.active), 2, 0.25, 0, steps, steps // 2, counters=counters, histograms={"batch_size": sizes})
+            return [EngineStats(len(up.engine.active), 2, 0.25, 0, steps, steps // 2, counters=counters, histograms={"batch_size": sizes})]
 
         up.engine.stats = stats  # pyright: ignore
         done = threading.Event()
