@@ -138,6 +138,8 @@ MODEL = _define("OCTAVO_MODEL", str, None, "default of --model", vllm=False)
 API_KEY = _define("OCTAVO_API_KEY", str, None, "default of --api-key")
 ATTENTION_BACKEND = _define("OCTAVO_ATTENTION_BACKEND", str, None, "default of --attention-backend")
 
+BATCH_INVARIANT = _define("OCTAVO_BATCH_INVARIANT", str, None, "default of --batch-invariant")
+
 LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", _level, "INFO", "what is logged: DEBUG, INFO, WARNING or ERROR")
 
 HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")

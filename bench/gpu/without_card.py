@@ -58,8 +58,9 @@ def stand_in(note: Note) -> None:
         return tokens.zero_(), peaks.fill_(1.0)  # values that a sampled token can have
 
     chosen = replace(ops, best=best, compile_ahead=lambda: lambda: None)
-    octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level: chosen
+    octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level, invariant: chosen
     octavo.worker.device.detect = lambda *_, **__: Device.cuda(NAME, MEMORY_BYTES, MEMORY_BYTES, SM)
+    octavo.worker.device.take = lambda *_, **__: cpu
     octavo.worker.build.build_runner = _on_cpu(octavo.worker.build.build_runner)
 
 

@@ -37,6 +37,7 @@ class Supports:
     sinks: bool = False
     min_sm: int = 0  # CUDA compute capability, 90 for 9.0
     kv_min_sm: Mapping[str, int] = field(default_factory=dict[str, int])  # of KV dtypes that need more than that
+    invariant: bool = False  # a token's result depends on its own context alone, however steps are cut
     absent: str | None = None  # why it cannot run on this machine at all
     reads_lengths: bool = False  # `plan` reads values on the host: no graphs, and no drafts together with overlap
 
@@ -55,6 +56,7 @@ class Needs:
     sm: int = 0
     graphs: bool = False
     drafts_with_overlap: bool = False
+    invariant: bool = False
     elsewhere: bool = False  # asked for another machine: what is absent on this one does not count
 
 
@@ -96,6 +98,8 @@ def refusal(supports: Supports, needs: Needs) -> str | None:
         lacking = sorted(value for value in wanted if allowed and value not in allowed)
         if lacking:
             return f"{what} {', '.join(map(str, lacking))} is not supported, only {', '.join(map(str, sorted(allowed)))}"
+    if needs.invariant and not supports.invariant:
+        return "what it gives for a token hangs on the batch (--batch-invariant)"
     if needs.softcap and not supports.softcap:
         return "soft caps on scores are not supported"
     if needs.sinks and not supports.sinks:

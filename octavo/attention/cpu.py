@@ -11,7 +11,7 @@ from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
 from octavo.ops.native.binding import DTYPES, Native, Op, shared_native
 
-_ATTENTION = struct.Struct("8P15q2d")
+_ATTENTION = struct.Struct("8P16q2d")
 _NAMES = frozenset(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
@@ -27,6 +27,7 @@ class NativeAttention:
     """Reads counts, lengths and block tables in the kernel; pieces are shared out as threads come free."""
 
     name = "cpu"
+    whole = False  # whether each context stays in one piece, however few there are
 
     def __init__(self, native: Native | None = None) -> None:
         """`native` None takes the process's own, which there may not be: `supports` then says so."""
@@ -51,7 +52,8 @@ class NativeAttention:
             table.data_ptr(), batch.starts.data_ptr(), batch.lengths.data_ptr(), batch.rows.data_ptr(),
             0 if sinks is None else sinks.data_ptr(),
             batch.rows.shape[0], q.shape[0], shape.heads, shape.kv_heads, shape.head_dim, kv.shape[2],
-            q.stride(0), table.stride(0), *kv.expand(-1, 2, -1, -1, -1).stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype], shape.window or 0,
+            q.stride(0), table.stride(0), *kv.expand(-1, 2, -1, -1, -1).stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype],
+            shape.window or 0, self.whole,
             shape.scale, shape.softcap or 0.0,
         )  # fmt: skip
         assert self.native is not None

@@ -18,6 +18,8 @@ BACKENDS = Registry(
         "triton": "octavo.attention.triton:TritonAttention",
         "triton_mla": "octavo.attention.triton_latent:TritonLatent",
         "cpu": "octavo.attention.cpu:NativeAttention",
+        "triton_invariant": "octavo.attention.invariant:InvariantTriton",
+        "cpu_invariant": "octavo.attention.invariant:InvariantNative",
         "reference": "octavo.attention.reference:ReferenceAttention",
     },
 )
@@ -47,7 +49,7 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
     Raises `ConfigError` where the asked one is not known or cannot serve, or none can.
     """
     asked = settings.attention_backend
-    if asked == "auto" and settings.optimization_level == 0:
+    if asked == "auto" and settings.optimization_level == 0 and not settings.batch_invariant:
         asked = "reference"
     needs = Needs(
         device=settings.device,
@@ -59,6 +61,7 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
         sinks=architecture.sinks,
         sm=sm,
         graphs=settings.device == "cuda" and bool(settings.graph_sizes),
+        invariant=settings.batch_invariant,
         drafts_with_overlap=settings.num_speculative_tokens > 0 and settings.overlap_depth > 0,
         elsewhere=elsewhere,
     )

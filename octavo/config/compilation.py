@@ -32,6 +32,14 @@ class CompilationConfig:
         str, Flag("implementation of attention; auto: the first that can run this model here", env=env.ATTENTION_BACKEND)
     ] = "auto"
 
+    batch_invariant: Annotated[
+        bool,
+        Flag(
+            "the same text for a request whatever runs beside it: every sum in one order. Slower, most of all at few sequences",
+            env=env.BATCH_INVARIANT,
+        ),
+    ] = False
+
     def __post_init__(self) -> None:
         if not 0 <= self.optimization_level <= 3:
             nearest = 0 if self.optimization_level < 0 else 3

@@ -14,6 +14,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.expert_ranks import expert_ranks
 from octavo.config.fields import ConfigError
+from octavo.config.invariant import batch_invariant
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.plan import memory
 from octavo.plan.devices import GIB, Device
@@ -89,6 +90,7 @@ def resolve(
         optimization_level=asked.compilation.optimization_level,
         graph_mode=_graph_mode(asked, device, dispatch, reasons),
         attention_backend=asked.compilation.attention_backend,
+        batch_invariant=batch_invariant(asked, arch),
         reasons=reasons,
     )
     settings = replace(settings, graph_sizes=_graph_sizes(asked, settings))
@@ -213,6 +215,8 @@ def _why_not_packed(
         return f"no products are made with {', '.join(kinds)} as they are"
     if asked.model.dtype != "auto":
         return "--dtype is given"
+    if asked.compilation.batch_invariant:
+        return "--batch-invariant"
     if whole := _why_whole(asked, arch):
         return whole
     if not device.packed_products or asked.compilation.optimization_level == 0:

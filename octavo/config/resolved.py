@@ -57,4 +57,5 @@ class Resolved:
     graph_mode: str = "NONE"  # which steps are recorded as graphs
     graph_sizes: tuple[int, ...] = ()  # batch sizes, in tokens, that are recorded
     attention_backend: str = "auto"
+    batch_invariant: bool = False  # a token's logits depend on its own context alone, whatever else is in the batch
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # field name -> why it has this value

@@ -37,6 +37,7 @@ FLAGS = {  # what was decided -> the flag that it was asked by
     "graph_mode": "cudagraph_mode",
     "graph_sizes": "cudagraph_capture_sizes",
     "attention_backend": "attention_backend",
+    "batch_invariant": "batch_invariant",
     "logits_processors": "logits_processors",
 }
 Note = Mapping[str, str]  # the name of what kernels hang on -> its value

@@ -64,7 +64,7 @@ def build_model(
         device=device,
         dtype=getattr(torch, settings.dtype),
         kv_dtype=settings.kv_dtype,
-        ops=choose_ops(device.type, settings.optimization_level),
+        ops=choose_ops(device.type, settings.optimization_level, settings.batch_invariant),
         attention=attention.backend,
         mesh=mesh,
         dispatch=DISPATCHES.load(settings.dispatch),

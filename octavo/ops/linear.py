@@ -85,7 +85,8 @@ def product(
     return added(F.linear(x, weight, bias), residual, scale)
 
 
-linear = around(product, rms_norm, {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul})
+REFERENCE_GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
+linear = around(product, rms_norm, REFERENCE_GATES)
 
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:

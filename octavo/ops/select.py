@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import Settings, draw, draw_rows
 from octavo.ops.embedding import embedding
 from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
+from octavo.ops.invariant import in_tiles
 from octavo.ops.latent_rope_and_write import latent_rope_and_write
-from octavo.ops.linear import LinearOp, around, linear, pack_linear
+from octavo.ops.linear import REFERENCE_GATES, LinearOp, around, linear, pack_linear, product
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.record import Pool, record
 from octavo.ops.native.twins import Twins
@@ -67,14 +68,15 @@ class Ops:
 REFERENCES = Ops()
 
 
-def choose_ops(device: str, level: int) -> Ops:
-    """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references."""
+def choose_ops(device: str, level: int, invariant: bool = False) -> Ops:
+    """The operations for a device ("cpu", "cuda") at an optimisation level: 0 takes the references. `invariant`: those whose rows do not
+    depend on one another."""
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
         by_expert = ByExpert(twins.linear, twins.grouped_width)
         return Ops(
             embedding=twins.embedding,
-            linear=around(twins.product, twins.rms_norm, twins.gates),
+            linear=around(in_tiles(twins.product) if invariant else twins.product, twins.rms_norm, twins.gates),
             pack_linear=twins.pack_linear,
             packed_linear=twins.packed_linear,
             rms_norm=twins.rms_norm,
@@ -92,11 +94,11 @@ def choose_ops(device: str, level: int) -> Ops:
             record=partial(record, native, Pool()),
         )
     if device == "cuda" and level >= 1:
-        return triton_ops()
-    return REFERENCES
+        return triton_ops(invariant)
+    return replace(REFERENCES, linear=around(in_tiles(product), rms_norm, REFERENCE_GATES)) if invariant else REFERENCES
 
 
-def triton_ops() -> Ops:
+def triton_ops(invariant: bool = False) -> Ops:
     """The Triton twins. Triton is imported only here."""
     from octavo.ops.triton.cache import use_cache_folder
 
@@ -105,8 +107,9 @@ def triton_ops() -> Ops:
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
     from octavo.ops.triton.embedding import embedding
+    from octavo.ops.triton.fixed import fixed_product
     from octavo.ops.triton.grouped import TritonGrouped
-    from octavo.ops.triton.linear import TritonLinear
+    from octavo.ops.triton.linear import GATES, TritonLinear
     from octavo.ops.triton.norm import add_rms_norm, rms_norm
     from octavo.ops.triton.rope_and_write import rope_and_write
     from octavo.ops.triton.route import route
@@ -114,7 +117,7 @@ def triton_ops() -> Ops:
     grouped = TritonGrouped.here()
     return Ops(
         embedding=embedding,
-        linear=TritonLinear.here(),
+        linear=around(fixed_product, rms_norm, GATES) if invariant else TritonLinear.here(),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_and_write=rope_and_write,

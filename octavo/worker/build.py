@@ -48,7 +48,7 @@ def build_runner(
 ) -> Runner:
     """A runner ready for its first plan. `timed(name)` measures a stage of the start; `join` meets the other ranks."""
     device = torch.device(settings.device)
-    ops = choose_ops(device.type, settings.optimization_level)
+    ops = choose_ops(device.type, settings.optimization_level, settings.batch_invariant)
     ahead = ops.compile_ahead()
     with timed("meet other ranks"):
         mesh = join()

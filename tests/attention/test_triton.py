@@ -241,3 +241,29 @@ def test_on_the_device(dtype, heads, kv_heads, head_dim, block_tokens, window, s
     mixed = [(2, 1, 700), (0, 150, 150), (3, 200, 900), (1, 1, 1), (4, 3, 500)]
     for slices in (decodes, mixed):
         compare(slices, shape, block_tokens, dtype, tuning=None, padding=3, device="cuda", atol=atol)
+
+
+def test_the_invariant_backend_sends_every_slice_by_tiles():
+    from octavo.attention.invariant import InvariantTriton
+
+    torch.manual_seed(0)
+    shape = AttentionShape(4, 2, 32, 0.2)
+    for slices in (DECODES, MIXED, [(1, 0, 0), *DECODES]):
+        batch = make_batch(slices, 0)
+        table = torch.arange(1, 51, dtype=torch.int32).view(5, 10)
+        kv, q = torch.randn(51, 2, 8, 2, 32), torch.randn(batch.num_tokens, 4, 32)
+        reference, backend = ReferenceAttention(), InvariantTriton()
+        want = reference.run(reference.plan(batch, 0, table, 8), q, kv, shape)
+        got = backend.run(backend.plan(replace(batch, slots=torch.full((1, batch.num_tokens), -1)), 0, table, 8), q, kv, shape)
+        torch.testing.assert_close(got, want, atol=2e-3, rtol=2e-3)
+
+
+def test_a_padding_slice_gives_numbers_by_tiles():
+    """In a captured step, slices of the padding row have one token and no context."""
+    from octavo.attention.invariant import InvariantTriton
+
+    batch = replace(make_batch([(0, 1, 5), (1, 1, 1)], 0), slots=torch.full((1, 2), -1))
+    batch.lengths[1] = 0
+    table, kv, q = torch.zeros((5, 10), dtype=torch.int32), torch.randn(2, 2, 8, 1, 16), torch.randn(2, 2, 16)
+    backend = InvariantTriton()
+    assert backend.run(backend.plan(batch, 0, table, 8), q, kv, AttentionShape(2, 1, 16, 0.2)).isfinite().all()

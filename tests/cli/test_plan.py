@@ -29,11 +29,11 @@ def test_attention_backends_are_listed_with_reasons(folder: str, capsys: pytest.
     assert main(["plan", folder, "--device", "h200", "--json"]) == 0
     attention = json.loads(capsys.readouterr().out)["attention"]
     assert attention.pop("triton") == "chosen"
-    assert set(attention) == {"triton_mla", "cpu", "reference"}
+    assert set(attention) == {"triton_mla", "cpu", "triton_invariant", "cpu_invariant", "reference"}
     assert main(["plan", folder, "--device", "h200", "--attention-backend", "reference", "-cc.cudagraph_mode", "NONE"]) == 0
     assert "reference: chosen" in capsys.readouterr().out
     assert main(["plan", folder, "--device", "h200", "--attention-backend", "nosuch"]) == 2
-    assert "triton, triton_mla, cpu, reference" in capsys.readouterr().err
+    assert "triton, triton_mla, cpu, triton_invariant, cpu_invariant, reference" in capsys.readouterr().err
 
 
 def test_overrides_count(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ struct attention {
     const float *sinks; /* [heads]: a score of each head that has no value and takes its part of the weight; or none */
     int64_t num_slices, tokens, heads, kv_heads, head_dim, block_tokens;
     int64_t ld_q, ld_table, kv_block, kv_which, kv_token, kv_head; /* elements */
-    int64_t type, kv_type, window;                                 /* window 0: all */
+    int64_t type, kv_type, window, whole;                          /* window 0: all; whole: contexts are not cut */
     double scale, softcap;                                         /* softcap 0: none */
 };
 
@@ -359,7 +359,7 @@ static int64_t choose_split(const struct attention *a, int lanes) {
         pieces += tiles_of(a, s) * a->kv_heads;
         longest = a->lengths[s] > longest ? a->lengths[s] : longest;
     }
-    if (lanes == 1 || pieces == 0 || pieces >= 4 * lanes || longest <= LEAST_SPLIT)
+    if (a->whole || lanes == 1 || pieces == 0 || pieces >= 4 * lanes || longest <= LEAST_SPLIT)
         return 0;
     int64_t parts = ceil_div(4 * lanes, pieces), split = ceil_div(ceil_div(longest, parts), KEYS) * KEYS;
     return split < LEAST_SPLIT ? LEAST_SPLIT : split;
