@@ -31,10 +31,9 @@ class InvariantTriton(TritonAttention):
         self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        assert sinks is None, "not a thing that this backend supports"
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         wide = shape.head_dim > 128 or q.element_size() > 2
-        self._run_tiles(plan, q, kv, scales, shape, out, NO_TOKENS, NARROW if wide else TILES)
+        self._run_tiles(plan, q, kv, scales, sinks, shape, out, NO_TOKENS, NARROW if wide else TILES)
         return out
 
 

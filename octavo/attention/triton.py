@@ -134,6 +134,7 @@ class TritonAttention:
             head_dims=frozenset(range(8, 257, 8)),
             dtypes=dtypes,
             kv_dtypes=dtypes | COMPRESSED,
+            sinks=True,
             min_sm=80,
             kv_min_sm={"fp8_e4m3": 89},
             absent=None if find_spec("triton") else "triton is not installed",
@@ -146,10 +147,9 @@ class TritonAttention:
         self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, shape: AttentionShape, scales: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        assert sinks is None, "not a thing that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == plan.block_table.stride(1) == 1
-        if self._use_cudnn and cudnn.fits(plan.batch.fresh, q, shape) and cudnn.available(q.device):
+        if self._use_cudnn and sinks is None and cudnn.fits(plan.batch.fresh, q, shape) and cudnn.available(q.device):
             try:
                 out = cudnn.attend(plan.prompts, q, kv, scales, plan.slots, shape)
             except RuntimeError as problem:
@@ -158,17 +158,18 @@ class TritonAttention:
             else:
                 old = plan.prompts.first_token
                 if old:
-                    self._run_paged(plan.before_fresh, q[:old], kv, scales, shape, out[:old])
+                    self._run_paged(plan.before_fresh, q[:old], kv, scales, sinks, shape, out[:old])
                 return out
         max_count, few = plan.batch.max_count, _few(shape)
         # Padding tokens follow the slices: where every slice is one token, they are pieces themselves; tiles too look after them.
         out = torch.zeros_like(q) if 1 < max_count <= few else torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._run_paged(plan, q, kv, scales, shape, out)
+        self._run_paged(plan, q, kv, scales, sinks, shape, out)
         return out
 
     def _run_paged(
-        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, scales: torch.Tensor | None, shape: AttentionShape, out: torch.Tensor
-    ) -> None:
+        self, plan: TritonPlan, q: torch.Tensor, kv: torch.Tensor, scales: torch.Tensor | None, sinks: torch.Tensor | None,
+        shape: AttentionShape, out: torch.Tensor,
+    ) -> None:  # fmt: skip
         """All slices of the plan by the kernels here."""
         num_sms, shared_bytes = self._device(q.device)
         few, max_count = _few(shape), plan.batch.max_count
@@ -177,8 +178,8 @@ class TritonAttention:
             shape.head_dim, element_bytes, shared_bytes, plan.batch.num_slices, max_count, compressed
         )  # fmt: skip
         if max_count > few:
-            self._run_tiles(plan, q, kv, scales, shape, out, few, tuning.tiles)
-        self._run_pieces(plan, q, kv, scales, shape, out, min(few, max_count), tuning.pieces, num_sms)
+            self._run_tiles(plan, q, kv, scales, sinks, shape, out, few, tuning.tiles)
+        self._run_pieces(plan, q, kv, scales, sinks, shape, out, min(few, max_count), tuning.pieces, num_sms)
 
     def _run_pieces(
         self,
@@ -186,6 +187,7 @@ class TritonAttention:
         q: torch.Tensor,
         kv: torch.Tensor,
         scales: torch.Tensor | None,
+        sinks: torch.Tensor | None,
         shape: AttentionShape,
         out: torch.Tensor,
         few: int,
@@ -202,7 +204,7 @@ class TritonAttention:
         sharing = shape.heads // shape.kv_heads
         attend_pieces[(shape.kv_heads, pieces.records.shape[0])](
             q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
-            *_layout(plan, q, kv, scales, shape),
+            *_layout(plan, q, kv, scales, shape), sinks,
             SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(power_of_2(sharing * few), ROWS),
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
             **launch(q.device),
@@ -214,6 +216,7 @@ class TritonAttention:
         q: torch.Tensor,
         kv: torch.Tensor,
         scales: torch.Tensor | None,
+        sinks: torch.Tensor | None,
         shape: AttentionShape,
         out: torch.Tensor,
         few: int,
@@ -229,7 +232,7 @@ class TritonAttention:
             tiles = plan.tiles[few, block_q] = list_tiles(plan.batch, q.shape[0], few, block_q)
         attend_tiles[(shape.kv_heads, tiles.shape[0])](
             q, kv, out, plan.block_table, tiles,
-            *_layout(plan, q, kv, scales, shape),
+            *_layout(plan, q, kv, scales, shape), sinks,
             SHARING=sharing, BLOCK_Q=block_q, M=block_m,
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
         )  # fmt: skip

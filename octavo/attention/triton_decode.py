@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales
+from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales, whole_weight
 from octavo.ops.triton.dependent import follow
 
 
@@ -38,6 +38,7 @@ def attend_pieces(
     scale,
     softcap,
     window,
+    sinks,  # [heads] float32, or None
     SHARING: tl.constexpr,  # heads per KV head
     TOKENS: tl.constexpr,  # a slice has at most this many
     ROWS: tl.constexpr,  # SHARING * TOKENS
@@ -111,7 +112,8 @@ def attend_pieces(
 
     out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]
     if parts == 1:
-        tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)
+        factor = v_scale / whole_weight(best, weight, sinks, query, row_inside)
+        tl.store(out_at, (acc * factor[:, None]).to(out.dtype.element_ty), mask=inside)
     else:
         mine = piece * kv_heads + head
         tl.store(partial + mine * (ROWS * D) + m[:, None] * D + d[None, :], acc, mask=inside)
@@ -133,5 +135,6 @@ def attend_pieces(
                 weight = weight * shrink + their_weight * their_shrink
                 acc = acc * shrink[:, None] + theirs * their_shrink[:, None]
                 best = higher
-            tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)
+            factor = v_scale / whole_weight(best, weight, sinks, query, row_inside)
+            tl.store(out_at, (acc * factor[:, None]).to(out.dtype.element_ty), mask=inside)
             tl.store(arrivals + first, 0)

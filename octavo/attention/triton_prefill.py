@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales
+from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales, whole_weight
 
 
 @triton.jit
@@ -69,6 +69,7 @@ def attend_tiles(
     scale,
     softcap,
     window,
+    sinks,  # [heads] float32, or None
     SHARING: tl.constexpr,  # heads per KV head
     BLOCK_Q: tl.constexpr,  # tokens a tile
     M: tl.constexpr,  # SHARING * BLOCK_Q, padded
@@ -125,4 +126,5 @@ def attend_tiles(
         True, D, D_PAD, BLOCK_TOKENS, BLOCK_N, WINDOWED, SOFTCAPPED, SCALED, PRECISION,
     )  # fmt: skip
     out_at = out + (token + m // SHARING).to(tl.int64)[:, None] * (kv_heads * SHARING * D) + query[:, None] * D + d[None, :]
-    tl.store(out_at, (acc * (v_scale / tl.where(weight > 0, weight, 1.0))[:, None]).to(out.dtype.element_ty), mask=inside)
+    factor = v_scale / whole_weight(best, weight, sinks, query, m < count * SHARING)
+    tl.store(out_at, (acc * factor[:, None]).to(out.dtype.element_ty), mask=inside)

@@ -36,6 +36,15 @@ def load_rows(base, offsets, inside, d, MASKED: tl.constexpr, D: tl.constexpr, D
 
 
 @triton.jit
+def whole_weight(best, weight, sinks, head, inside):
+    """What results are divided by [M]: the sum of weights, with the sink of each row's head where there are sinks."""
+    if sinks is not None:
+        sink = tl.load(sinks + head, mask=inside, other=0.0)
+        weight = weight + tl.exp2(tl.minimum(sink * 1.4426950408889634 - best, 126.0))  # below what overflows
+    return tl.where(weight > 0, weight, 1.0)
+
+
+@triton.jit
 def base2_scores(products, scale, softcap, SOFTCAPPED: tl.constexpr):
     """scale * q k^T, capped, times log2(e)."""
     if SOFTCAPPED:

@@ -25,7 +25,7 @@ FEW = [(2, 2, 40), (0, 2, 2), (3, 1, 50)]
 MIXED = [(2, 1, 35), (0, 19, 19), (3, 18, 45), (4, 2, 30)]
 
 
-def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3, num_fresh=0, kv_dtype=None):
+def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device="cpu", atol=2e-3, num_fresh=0, kv_dtype=None, sinks=None):
     """Outputs of both backends over memory in which whatever must not be read is NaN."""
     rng = random.Random(block_tokens)
     batch = make_batch(slices, padding)
@@ -52,13 +52,14 @@ def compare(slices, shape, block_tokens, dtype, tuning=SMALL, padding=0, device=
     wide = torch.randn(token_room(num_tokens), shape.heads + 2, shape.head_dim).to(dtype)  # q may be a view of a packed product
     q = wide[:num_tokens, : shape.heads]
     reference, backend = ReferenceAttention(), TritonAttention(tuning, use_cudnn=True)
-    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv if scales is not None else kv.float(), shape, scales)
+    known = kv if scales is not None else kv.float()
+    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), known, shape, scales, sinks)
     batch = type(batch)(**{name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(batch).items()})
     wide = wide.to(device)
     q, kv, scales = wide[:num_tokens, : shape.heads], kv.to(device), scales if scales is None else scales.to(device)
     plan = backend.plan(batch, 0, table.to(device), block_tokens)
     for _ in range(2):  # the second layer finds the work listed, and the counters as they must be
-        got = backend.run(plan, q, kv, shape, scales)
+        got = backend.run(plan, q, kv, shape, scales, None if sinks is None else sinks.to(device))
         assert got.dtype == dtype
         torch.testing.assert_close(got.cpu().float(), want, atol=atol, rtol=atol)
     assert not got[batch.num_tokens :].any()
@@ -71,6 +72,15 @@ def compress_into(keeper, kv):
     if new is not None:
         keeper.kv_scales.copy_(new.transpose(1, 2))
     return keeper.kv
+
+
+@pytest.mark.parametrize("slices", [DECODES, FEW, MIXED], ids=["decodes", "few", "mixed"])
+@pytest.mark.parametrize("window", [None, 11])
+def test_sinks_take_their_part_of_the_weight(slices, window):
+    torch.manual_seed(0)
+    shape = AttentionShape(6, 2, 16, 0.3, window)
+    compare(slices, shape, 8, torch.float32, sinks=torch.tensor([-30.0, -1.0, 0.0, 1.0, 3.0, 200.0]))
+    compare(slices, shape, 8, torch.float16, padding=3, sinks=torch.randn(6))
 
 
 @pytest.mark.parametrize("slices", [DECODES, FEW, MIXED], ids=["decodes", "few", "mixed"])
@@ -267,3 +277,13 @@ def test_a_padding_slice_gives_numbers_by_tiles():
     table, kv, q = torch.zeros((5, 10), dtype=torch.int32), torch.randn(2, 2, 8, 1, 16), torch.randn(2, 2, 16)
     backend = InvariantTriton()
     assert backend.run(backend.plan(batch, 0, table, 8), q, kv, AttentionShape(2, 1, 16, 0.2)).isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
+@pytest.mark.parametrize("window", [None, 128])
+@pytest.mark.parametrize("slices", [[(2, 1, 700), (0, 1, 5), (3, 1, 1300)], [(2, 1, 700), (0, 150, 150), (3, 1200, 1300)]])
+def test_sinks_on_the_device(slices, window):
+    torch.manual_seed(0)
+    shape = AttentionShape(64, 8, 64, 0.125, window)
+    compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, sinks=torch.randn(64))
