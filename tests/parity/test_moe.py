@@ -68,6 +68,12 @@ def test_experts_that_are_there_twice_are_refused():
         ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}),
         ("mixtral", {"num_local_experts": 4}),
         ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 6}),
+        (
+            "deepseek_v3",
+            {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 10, "v_head_dim": 14, "n_group": 3,
+             "topk_group": 2, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_key_value_heads": 4,
+             "first_k_dense_replace": 1},
+        ),
     ],
 )
 def test_greedy_text_in_chunks_is_that_of_transformers(make_pair, tmp_path, model_type, config):
