@@ -31,7 +31,7 @@ def forward(c, peek=lambda x: x):
 
 
 # References of experts read on the host which were chosen; the kernels for a GPU, which are captured, do not.
-EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"}
+EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}
 
 
 @pytest.mark.parametrize("family", [row.name for row in FAMILIES if row.name not in EXPERTS])
