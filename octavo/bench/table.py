@@ -57,7 +57,7 @@ def _row(result: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[s
         _number(one.get("output_tokens_per_s")),
         _number(one.get("prompt_tokens_per_s")),
         _number(one.get("ms_per_output_token")),
-        "" if result.get("checks") else _number(sum(start.values())),  # a check has imported and compiled everything before
+        "" if result.get("checks") else _number(sum(value for name, value in start.items() if name.endswith("_s"))),  # a check has imported and compiled everything before
         _checked(result.get("checks", {}).get(name)),
     ]
 
