@@ -48,6 +48,11 @@ def _table(device: str, results: list[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *dict.fromkeys(map(_origin, results))])
 
 
+def _start_s(start: Mapping[str, Any]) -> float:
+    """Of its stages; the timeline beside them tells the same seconds once more."""
+    return sum(value for name, value in start.items() if name.endswith("_s"))
+
+
 def _row(result: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[str]:
     flags, start = result["flags"], result["start"]
     return [
@@ -57,7 +62,7 @@ def _row(result: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[s
         _number(one.get("output_tokens_per_s")),
         _number(one.get("prompt_tokens_per_s")),
         _number(one.get("ms_per_output_token")),
-        "" if result.get("checks") else _number(sum(value for name, value in start.items() if name.endswith("_s"))),  # a check has imported and compiled everything before
+        "" if result.get("checks") else _number(_start_s(start)),  # a check has imported and compiled everything before
         _checked(result.get("checks", {}).get(name)),
     ]
 
