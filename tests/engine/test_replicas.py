@@ -33,6 +33,15 @@ def with_replicas(use, count: int = 2, build: str = BUILD):
     return asyncio.run(run())
 
 
+async def reset_beside_a_request(replicas):
+    """Whether the caches were reset: not while the request runs, which on a busy machine may have ended before the question comes."""
+    running = asyncio.create_task(read(replicas, request("long", 1, 2, max_tokens=60)))
+    await asyncio.sleep(0)
+    done = await replicas.reset_prefix_cache()
+    await running
+    return done
+
+
 def test_requests_are_spread_and_questions_go_to_all():
     async def use(replicas):
         assert replicas.info == {"max_model_len": 63, "kv_tokens": 256, "block_size": 4, "number": 0}
@@ -42,10 +51,7 @@ def test_requests_are_spread_and_questions_go_to_all():
         assert [one.generation_tokens for one in stats] == [48, 48]
         assert together(stats).generation_tokens == 96
         assert await replicas.advice() == [{"kind": "none", "engine": 0}, {"kind": "none", "engine": 1}]
-        running = asyncio.create_task(read(replicas, request("long", 1, 2, max_tokens=60)))
-        await asyncio.sleep(0)
-        assert not await replicas.reset_prefix_cache(), "one of them has blocks in use"
-        await running
+        assert [await reset_beside_a_request(replicas) for _ in range(20)].count(False), "one of them had blocks in use"
         assert await replicas.reset_prefix_cache()
 
     with_replicas(use)
