@@ -30,8 +30,7 @@ def stand_in(note: Note) -> None:
     import octavo.models.registry
     import octavo.worker.build
     import octavo.worker.device
-    from octavo.attention import backend
-    from octavo.attention.triton import TritonAttention
+    from octavo.attention import backend, triton, triton_latent
     from octavo.ops import select
     from octavo.ops.triton import dependent
     from octavo.ops.triton.grouped import TritonGrouped
@@ -41,7 +40,7 @@ def stand_in(note: Note) -> None:
     cpu = torch.device("cpu")
     dependent.supported = lambda device: True
     backend.refusal = lambda supports, needs: None
-    TritonAttention._device = lambda self, device: (NUM_SMS, SHARED_BYTES)
+    triton.limits_of = triton_latent.limits_of = lambda device: (NUM_SMS, SHARED_BYTES)
     TritonLinear.here = staticmethod(lambda: Products(cpu, NAME, NUM_SMS, True))
     TritonGrouped.here = staticmethod(lambda: TritonGrouped(cpu, NAME, True))
 

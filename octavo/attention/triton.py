@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -127,7 +127,6 @@ class TritonAttention:
         cuDNN is off unless asked for: its first call for a shape took up to two seconds on an H200, which a short run never earns back.
         """
         self._tuning, self._use_cudnn = tuning, use_cudnn
-        self._devices: dict[torch.device, tuple[int, int]] = {}
         dtypes = frozenset({"bfloat16", "float16", "float32"})
         self.supports = Supports(
             devices=frozenset({"cuda"}),
@@ -171,7 +170,7 @@ class TritonAttention:
         shape: AttentionShape, out: torch.Tensor,
     ) -> None:  # fmt: skip
         """All slices of the plan by the kernels here."""
-        num_sms, shared_bytes = self._device(q.device)
+        num_sms, shared_bytes = limits_of(q.device)
         few, max_count = _few(shape), plan.batch.max_count
         element_bytes, compressed = max(q.element_size(), kv.element_size()), kv.element_size() == 1
         tuning = self._tuning or tuning_for(
@@ -237,17 +236,14 @@ class TritonAttention:
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
         )  # fmt: skip
 
-    def _device(self, device: torch.device) -> tuple[int, int]:
-        """Multiprocessors, and the shared memory of one that a program can have; for the interpreter, small numbers."""
-        found = self._devices.get(device)
-        if found is None:
-            if device.type == "cuda":
-                properties = torch.cuda.get_device_properties(device)
-                found = properties.multi_processor_count, properties.shared_memory_per_block_optin
-            else:
-                found = 2, 0
-            self._devices[device] = found
-        return found
+
+@cache
+def limits_of(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and the shared memory of one that a program can have; for the interpreter, small numbers."""
+    if device.type != "cuda":
+        return 2, 0
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin
 
 
 def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, target: int, tuning: PieceTuning) -> Pieces:

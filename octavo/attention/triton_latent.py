@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 
 from octavo.attention.backend import AttentionShape, Supports
-from octavo.attention.triton import ROWS, PieceTuning, TritonPlan, list_pieces, list_tiles
+from octavo.attention.triton import ROWS, PieceTuning, TritonPlan, limits_of, list_pieces, list_tiles
 from octavo.context import Batch
 from octavo.ops.room import power_of_2
 
@@ -63,7 +63,7 @@ class TritonLatent:
         assert scales is None, "not a format that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == plan.block_table.stride(1) == 1
-        num_sms, shared_bytes = _device(q.device)
+        num_sms, shared_bytes = limits_of(q.device)
         tuning = self._tuning or tuning_for(shape.heads, max(q.element_size(), kv.element_size()), shared_bytes)
         sharing = max(size for size in range(1, min(tuning.heads, shape.heads) + 1) if shape.heads % size == 0)
         few, batch = max(ROWS // shape.heads, 1), plan.batch
@@ -120,11 +120,3 @@ def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape, tuning:
         BLOCK_N=tuning.block_n, PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
         num_warps=tuning.num_warps, num_stages=tuning.num_stages,
     )  # fmt: skip
-
-
-def _device(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors, and the shared memory of one that a program can have; for the interpreter, small numbers."""
-    if device.type != "cuda":
-        return 2, 0
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin

@@ -8,56 +8,22 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
 
 from octavo.config.resolved import Resolved
 from octavo.core.admission import check
 from octavo.core.budget import FixedBudget, StepBudget
 from octavo.core.kv.cache import Hit, KVCache
 from octavo.core.limits import Limit
-from octavo.core.plan import Admission, Growth, Plan, Slice, StepOutput, StepShape
+from octavo.core.plan import Admission, Plan, Slice, StepOutput, StepShape
 from octavo.core.policy import POLICIES, Queue
 from octavo.core.router import Load
-from octavo.core.sequence import Sequence
+from octavo.core.sequence import Sequence, draw
+from octavo.core.step import Flight, Step
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput, TokenLogprobs
 
-MASK = (1 << 64) - 1
 # Makes a named tuple of all its fields in half the time that its own constructor takes.
 new: Callable[[type[SequenceOutput], tuple[object, ...]], SequenceOutput] = tuple.__new__  # pyright: ignore
 MAX_OVERTAKEN = 64  # waiting sequences that others may overtake in one walk: bounds the time of a plan
-
-
-@dataclass(slots=True)
-class Step:
-    """A plan in the making: what is left of the limits, and what has been decided."""
-
-    budget: int  # tokens
-    left: int  # of them
-    samples: int  # sequences that may still sample in this step
-    slices: list[Slice] = field(default_factory=list[Slice])
-    sequences: list[Sequence] = field(default_factory=list[Sequence])  # of the slices
-    chunks: list[Sequence] = field(default_factory=list[Sequence])  # those that were fed known tokens
-    chunk_tokens: int = 0
-    chunk_pairs: int = 0  # of a token of a chunk and one that it attends
-    admitted: list[Admission] = field(default_factory=list[Admission])
-    grown: list[Growth] = field(default_factory=list[Growth])
-    preempted: bool = False
-    decodes_first: bool = True
-
-    def spend(self, n: int) -> None:
-        """Account for `n` sequences that decode one token each."""
-        self.left -= n
-        self.samples -= n
-
-
-@dataclass(slots=True)
-class Flight:
-    """A plan that was given out and not committed yet."""
-
-    plan: Plan
-    sequences: list[Sequence]
-    registered: list[tuple[Sequence, list[int]]]  # blocks that others may find since this plan
-    shape: StepShape
 
 
 class Scheduler:
@@ -579,11 +545,3 @@ class Scheduler:
         self._context -= seq.planned
         self._num_masked -= seq.masked
         seq.planned = seq.drafts = seq.fed = 0
-
-
-def draw(seed: int, number: int) -> int:
-    """A request's own seed from the engine's and its arrival number (the finaliser of SplitMix64; Steele, Lea and Flood 2014)."""
-    x = (seed + number * 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return (x ^ (x >> 31)) >> 1

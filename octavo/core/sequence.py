@@ -6,6 +6,8 @@ from octavo.core.kv.hashing import Prefix
 from octavo.core.plan import Slice
 from octavo.types import FinishReason, Request
 
+MASK = (1 << 64) - 1
+
 
 class Sequence:
     """`length` tokens, of which `planned` have been given to a step; `want` says how many more could be.
@@ -93,3 +95,11 @@ class Sequence:
     def __repr__(self) -> str:
         state = self.finish_reason.value if self.finish_reason else f"row {self.row}"
         return f"<{self.request_id}/{self.index} {state}: {len(self.tokens)}+{self.pending}+{self.drafts} tokens, {self.planned} planned>"
+
+
+def draw(seed: int, number: int) -> int:
+    """A request's own seed from the engine's and its arrival number (the finaliser of SplitMix64; Steele, Lea and Flood 2014)."""
+    x = (seed + number * 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return (x ^ (x >> 31)) >> 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from octavo.host.files import text_of
+
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
@@ -13,7 +15,7 @@ def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """Cores' worth of time that may be used: the smallest limit from the root to this process's own group; None without one."""
     found: list[float] = []
     for folder in _folders(root, membership, "cpu"):
-        text = _read(folder / "cpu.max").split()
+        text = text_of(folder / "cpu.max").split()
         if len(text) == 2 and text[0].isdigit() and text[1].isdigit() and int(text[1]):
             found.append(int(text[0]) / int(text[1]))
         quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
@@ -32,7 +34,7 @@ def memory_limit(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tuple[int,
         ):
             limit, used = _number(folder / limit_file), _number(folder / used_file)
             if limit is not None and limit < 1 << 60:
-                rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
+                rows = (line.split() for line in text_of(folder / "memory.stat").splitlines())
                 pages = sum(int(row[1]) for row in rows if row[:1] == [inactive])
                 found.append((limit, max(0, (used or 0) - pages)))
     return min(found, key=lambda one: one[0] - one[1], default=None)
@@ -41,7 +43,7 @@ def memory_limit(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tuple[int,
 def _folders(root: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Where limits may stand: the root, the controller's own root in the older kind, and down each path to this process's group."""
     tops = {root: "/", root / controller: "/"}
-    for line in _read(membership).splitlines():
+    for line in text_of(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             tops[root] = path
@@ -55,13 +57,6 @@ def _folders(root: Path, membership: Path, controller: str) -> Iterator[Path]:
                 yield top
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> int | None:
-    text = _read(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None

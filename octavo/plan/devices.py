@@ -9,6 +9,7 @@ from typing import Literal
 
 from octavo.host.cgroup import memory_limit
 from octavo.host.cores import usable_cores
+from octavo.host.files import text_of
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -91,7 +92,7 @@ def table_name(name: str) -> str:
 
 def _host_memory() -> tuple[int, int]:
     """(total, free) bytes, the container's where they are less."""
-    rows = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
+    rows = dict(line.split(":", 1) for line in text_of(Path("/proc/meminfo")).splitlines() if ":" in line)
     if "MemTotal" in rows:
         total, free = (int(rows[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     else:
@@ -104,7 +105,7 @@ def _host_memory() -> tuple[int, int]:
 
 
 def _cpu_features() -> frozenset[str]:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
+    for line in text_of(Path("/proc/cpuinfo")).splitlines():
         if line.lower().startswith(("flags", "features")):
             return frozenset(line.split(":", 1)[1].split())
     return frozenset()
@@ -113,15 +114,3 @@ def _cpu_features() -> frozenset[str]:
 def _fast_dtypes(features: frozenset[str]) -> tuple[str, ...]:
     bf16 = features & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
     return ("bfloat16", "float32") if bf16 else ("float32",)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.lstrip("-").isdigit() else None

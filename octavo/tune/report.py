@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from octavo.bench.plot import STYLE, Axis, Plot, Series
+from octavo.bench.document import document
+from octavo.bench.plot import Axis, Plot, Series
 from octavo.simulate.result import LATENCIES
 from octavo.tune.course import Compared, Outcome, text
 from octavo.tune.objective import Figures, Limit, Score, Slo
@@ -17,23 +18,13 @@ from octavo.tune.space import Choice
 
 SHOWN = (Limit("ttft", "p99", math.inf), Limit("itl", "p99", math.inf))  # on the page, where nothing else is limited
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
-<style>{style}
-body {{ margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink); }}
-body {{ font: 16px/1.5 system-ui, sans-serif; }}
-h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }} h2 {{ font-size: 1rem; margin: 0 0 .5rem; }}
-p {{ margin: 0; }} .quiet {{ color: var(--quiet); overflow-wrap: anywhere; }} .big {{ font-size: 1.3rem; margin: 1rem 0; }}
-code, pre {{ font: .85rem ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; margin: 0; }}
-section {{ background: var(--card); border-radius: 10px; padding: .75rem 1rem; margin-top: .75rem; overflow-x: auto; }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 .75rem; }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); }}
-th:first-child, td:first-child, td.text, th.text {{ text-align: left; }} th {{ color: var(--quiet); font-weight: 500; }}
-.key {{ display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; margin: 0 .3em 0 .9em; }}
-</style></head><body>
-<h1>{title}</h1><p class="quiet">{subtitle}</p>
-<p class="big">{verdict}</p>
+CSS = """.big { font-size: 1.3rem; margin: 1rem 0; }
+pre { font: .85rem ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; margin: 0; }
+section { margin-top: .75rem; overflow-x: auto; }
+.plots { gap: 0 .75rem; }
+td.text, th.text { text-align: left; }
+.key { display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; margin: 0 .3em 0 .9em; }"""
+BODY = """<p class="big">{verdict}</p>
 <section><h2>Changes, each on top of those above it</h2>{changes}</section>
 <p class="quiet" style="margin-top:.75rem">{key}</p>
 <div class="plots">{plots}</div>
@@ -41,7 +32,6 @@ th:first-child, td:first-child, td.text, th.text {{ text-align: left; }} th {{ c
 <section><h2>What held the defaults back</h2>{advice}</section>
 <section><h2>The settings file</h2><pre>{file}</pre></section>
 <section><h2>How</h2><p>{how}</p><p><code>{command}</code></p><p class="quiet">{versions}</p></section>
-</body></html>
 """
 
 
@@ -118,9 +108,7 @@ def page(head: Head, found: Outcome, choices: Sequence[Choice]) -> str:
         f"{found.num_trials} settings simulated, {len(found.confirmed)} measured; costs from {found.model.origin}, "
         f"with the baseline's steps {found.errors['median']:.1%} off in the middle before they counted."
     )
-    return PAGE.format(
-        title=escape(f"{head.model}: tuned for {head.workload}"), style=STYLE,
-        subtitle=escape(f"{where['device']}, {where['date'][:16].replace('T', ' ')} UTC; limits: {head.slo}"),
+    body = BODY.format(
         verdict=escape(verdict(head, found)),
         changes=_table(("flag", "default", "now", "why", "gain"), rows, text_columns=(3,)) if rows else "<p>None.</p>",
         key=_key(found), plots="".join(f"<section><h2>{escape(name)}</h2>{plot.svg(name)}</section>" for name, plot in plots(head, found)),
@@ -128,6 +116,8 @@ def page(head: Head, found: Outcome, choices: Sequence[Choice]) -> str:
         file=escape(settings_file(head, found, choices, {})), how=escape(how),
         command=escape(where["command"]), versions=escape(", ".join(f"{name} {version}" for name, version in where["versions"].items())),
     )  # fmt: skip
+    subtitle = f"{where['device']}, {where['date'][:16].replace('T', ' ')} UTC; limits: {head.slo}"
+    return document(f"{head.model}: tuned for {head.workload}", subtitle, body, CSS)
 
 
 def _key(found: Outcome) -> str:

@@ -7,7 +7,8 @@ import pytest
 from octavo.config.resolved import Resolved
 from octavo.core.kv.cache import KVCache
 from octavo.core.plan import StepOutput
-from octavo.core.scheduler import Scheduler, draw
+from octavo.core.scheduler import Scheduler
+from octavo.core.sequence import draw
 from octavo.types import FinishReason, InvalidRequest, Request, SamplingParams, TokenLogprobs
 from tests.laws.drive import Engine
 from tests.laws.fake import FakeModel, make_layout

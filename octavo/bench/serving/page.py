@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from octavo.bench.plot import STYLE, Axis, Plot, Point, Series, thinned
+from octavo.bench.document import document
+from octavo.bench.plot import Axis, Plot, Point, Series, thinned
 from octavo.bench.serving.client import Outcome
 from octavo.bench.serving.result import course
 from octavo.bench.serving.run import Run
@@ -17,31 +18,18 @@ MOST_POINTS = 1500
 NUM_BUCKETS = 60
 NINES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
-<style>{style}
-body {{ margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink); }}
-body {{ font: 16px/1.5 system-ui, sans-serif; }}
-h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }} h2 {{ font-size: 1rem; margin: 0 0 .5rem; }}
-p, dd, dt {{ margin: 0; }} .quiet {{ color: var(--quiet); overflow-wrap: anywhere; }} .bad {{ color: var(--c1); font-weight: 600; }}
-code {{ font: .85rem ui-monospace, monospace; overflow-wrap: anywhere; }}
-dl {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }}
-dl > div, section {{ background: var(--card); border-radius: 10px; padding: .75rem 1rem; }}
-dt {{ color: var(--quiet); font-size: .85rem; }} dd {{ font-size: 1.45rem; font-variant-numeric: tabular-nums; }}
-dd small {{ font-size: .9rem; color: var(--quiet); }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .75rem; margin-top: .75rem; }}
-.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
-th {{ color: var(--quiet); font-weight: 500; }}
-</style></head><body>
-<h1>{title}</h1><p class="quiet">{subtitle}</p>
-<dl>{tiles}</dl>
+CSS = """.bad { color: var(--c1); font-weight: 600; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+dl > div { background: var(--card); border-radius: 10px; padding: .75rem 1rem; }
+dd, dt { margin: 0; } dt { color: var(--quiet); font-size: .85rem; } dd { font-size: 1.45rem; font-variant-numeric: tabular-nums; }
+dd small { font-size: .9rem; color: var(--quiet); }
+.plots { gap: .75rem; margin-top: .75rem; }
+.wide { overflow-x: auto; } th, td { white-space: nowrap; } th:first-child, td:first-child { padding-left: 0; }"""
+BODY = """<dl>{tiles}</dl>
 {notes}
 <section class="wide"><h2>Latency, milliseconds</h2>{latencies}</section>
 <div class="plots">{plots}</div>
 <section style="margin-top:.75rem"><h2>How it was measured</h2><p><code>{command}</code></p><p class="quiet">{versions}</p></section>
-</body></html>
 """
 
 
@@ -53,10 +41,7 @@ def page(result: Mapping[str, Any], run: Run) -> str:
     limits: Mapping[str, float] = found.get("goodput", {}).get("limits_s", {})
     plots = [_percentiles(key, label, values, limits) for key, label, values in _latencies(good) if values]
     plots += _courses(run, good) if good else []
-    return PAGE.format(
-        title=escape(title),
-        style=STYLE,
-        subtitle=escape(f"{result['device']}, {result['flags']['endpoint']}, {result['date'][:16].replace('T', ' ')} UTC"),
+    body = BODY.format(
         tiles="".join(_tiles(found)),
         notes="".join(_notes(found)),
         latencies=_table(found),
@@ -64,6 +49,8 @@ def page(result: Mapping[str, Any], run: Run) -> str:
         command=escape(result["command"]),
         versions=escape(", ".join(f"{package} {version}" for package, version in result["versions"].items())),
     )
+    subtitle = f"{result['device']}, {result['flags']['endpoint']}, {result['date'][:16].replace('T', ' ')} UTC"
+    return document(title, subtitle, body, CSS)
 
 
 def _tiles(found: Mapping[str, Any]) -> list[str]:

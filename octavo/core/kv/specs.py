@@ -17,11 +17,6 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _token_bytes(num_kv_heads: int, head_dim: int, dtype: str) -> int:
-    """K and V of a token with their scales."""
-    return 2 * num_kv_heads * (head_dim * DTYPE_BYTES[dtype] + SCALE_BYTES.get(dtype, 0))
-
-
 class KVSpec(Protocol):
     """What one layer keeps: bytes a token, and the blocks that a sequence needs, drops and can take over from the cache."""
 
@@ -56,6 +51,23 @@ class KVSpec(Protocol):
         ...
 
 
+class _KeysAndValues:
+    """Of every token a key and a value for each KV head."""
+
+    __slots__ = ()
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+
+    @property
+    def token_bytes(self) -> int:
+        """With the scales of both."""
+        return 2 * self.num_kv_heads * (self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
+
+    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
+        return 2, block_tokens, self.num_kv_heads, self.head_dim
+
+
 class _Everything:
     """All tokens stay."""
 
@@ -78,19 +90,12 @@ class _Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class PagedSpec(_Everything):
+class PagedSpec(_KeysAndValues, _Everything):
     """Full attention: keys and values of every token stay."""
 
     num_kv_heads: int
     head_dim: int
     dtype: str = "float32"
-
-    @property
-    def token_bytes(self) -> int:
-        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
-
-    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
-        return 2, block_tokens, self.num_kv_heads, self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +114,13 @@ class LatentSpec(_Everything):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSpec:
+class WindowSpec(_KeysAndValues):
     """Sliding window: a token reads itself and the `window - 1` tokens before it, so leading blocks return to the pool."""
 
     num_kv_heads: int
     head_dim: int
     window: int
     dtype: str = "float32"
-
-    @property
-    def token_bytes(self) -> int:
-        return _token_bytes(self.num_kv_heads, self.head_dim, self.dtype)
-
-    def block_shape(self, block_tokens: int) -> tuple[int, int, int, int]:
-        return 2, block_tokens, self.num_kv_heads, self.head_dim
 
     def table_blocks(self, num_tokens: int, block_tokens: int) -> int:
         return ceil_div(num_tokens, block_tokens)

@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.ops.triton.words import KINDS, add_words, as_words
+
 BLOCK = 512  # words of data of a program
 MAX_PROGRAMS = 512
 
@@ -57,26 +59,11 @@ def _push(
             part = _packets(mine + half + source * capacity, at, inside, call)
         if KIND == "gather":
             tl.store(y + source * num_words + at, part, mask=inside)
-        elif KIND == "fp32":
-            low += part.to(tl.float32, bitcast=True)
-        elif KIND == "bf16":
-            low += (part << 16).to(tl.float32, bitcast=True)
-            high += (part & -65536).to(tl.float32, bitcast=True)
         else:
-            low += part.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            high += (part >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    if KIND == "fp32":
-        tl.store(y + at, low.to(tl.int32, bitcast=True), mask=inside)
-    elif KIND == "bf16":
-        first = low.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-        tl.store(y + at, first | (high.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16), mask=inside)
-    elif KIND == "fp16":
-        first = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-        tl.store(y + at, first | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16), mask=inside)
+            low, high = add_words(low, high, part, KIND)
+    if KIND != "gather":
+        tl.store(y + at, as_words(low, high, KIND), mask=inside)
     tl.store(calls + program, call)
-
-
-KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 class Push:

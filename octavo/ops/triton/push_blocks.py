@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.ops.triton.push import KINDS
+from octavo.ops.triton.words import KINDS, add_words, as_words
 
 BLOCK = 2048  # words of data of a program
 MAX_PROGRAMS = 2048
@@ -58,22 +58,8 @@ def _push_blocks(
                 pass
             tl.debug_barrier()
             part = tl.load(mine + (half + source) * capacity + at, mask=inside, other=0, cache_modifier=".cg")
-        if KIND == "fp32":
-            low += part.to(tl.float32, bitcast=True)
-        elif KIND == "bf16":
-            low += (part << 16).to(tl.float32, bitcast=True)
-            high += (part & -65536).to(tl.float32, bitcast=True)
-        else:
-            low += part.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            high += (part >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    if KIND == "fp32":
-        tl.store(y + at, low.to(tl.int32, bitcast=True), mask=inside)
-    elif KIND == "bf16":
-        first = low.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-        tl.store(y + at, first | (high.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16), mask=inside)
-    else:
-        first = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-        tl.store(y + at, first | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16), mask=inside)
+        low, high = add_words(low, high, part, KIND)
+    tl.store(y + at, as_words(low, high, KIND), mask=inside)
     tl.store(calls + program, call)
 
 
