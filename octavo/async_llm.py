@@ -11,7 +11,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
-from octavo.config.parallel import Replica
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
 from octavo.text.intake import Intake
@@ -272,18 +271,18 @@ async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
     Raises what either raises, `EngineDead` for the engine.
     """
     from octavo.engine.build import open_model
+    from octavo.engine.coordinator import replicas_here
     from octavo.engine.remote import RemoteEngine
     from octavo.engine.replicas import Replicas
     from octavo.host.numa import engine_place
 
     parallel = config.parallel
-    count = parallel.data_parallel_size
-    places = [engine_place(parallel, number * parallel.world_size) for number in range(count)]
-    starting = (
-        RemoteEngine.start(BUILD, (config,), place=places[0])
-        if count == 1
-        else Replicas.start(BUILD_REPLICA, [(config, False, Replica(number, number)) for number in range(count)], places)
-    )
+    if parallel.data_parallel_size == 1:
+        starting = RemoteEngine.start(BUILD, (config,), place=engine_place(parallel))
+    else:
+        all_of_them, coordinator = replicas_here(parallel)
+        places = [engine_place(parallel, replica.local * parallel.world_size) for replica in all_of_them]
+        starting = Replicas.start(BUILD_REPLICA, [(config, False, replica) for replica in all_of_them], places, coordinator)
     engine = asyncio.create_task(starting)
     try:
         checkpoint = await asyncio.to_thread(open_model, config)

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.model import DEFAULT_MODEL
-from octavo.config.parallel import Replica
 from octavo.engine.build import build_engine, open_model
+from octavo.engine.coordinator import replicas_here
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Finish
 from octavo.engine.offline import Collected, Offline, Replicas
@@ -185,10 +185,10 @@ class LLM:
         self._engine.close()
 
     def _start(self) -> tuple[Offline, dict[str, Any]]:
-        count = self.config.parallel.data_parallel_size
-        if count == 1:
+        if self.config.parallel.data_parallel_size == 1:
             return build_engine(self.config, self._outbox, offline=True)
-        replicas = Replicas(BUILD_REPLICA, [(self.config, True, Replica(number, number)) for number in range(count)], self._outbox)
+        all_of_them, coordinator = replicas_here(self.config.parallel)
+        replicas = Replicas(BUILD_REPLICA, [(self.config, True, replica) for replica in all_of_them], self._outbox, coordinator)
         return replicas, replicas.info
 
     def _template(self, given: str | None) -> ChatTemplate:

@@ -56,7 +56,7 @@ def run(settings: Settings) -> int:
     arch = Architecture.from_config(config)
     if options.compare:
         return _compare(options, settings, config, arch, device)
-    chosen = resolve(asked, config, device, planned=True)
+    chosen = resolve(asked, config, device)
     plan = plan_memory(arch, chosen, device)
     costs, expected = _predict(options, arch, chosen, device)
     needs = _needs(options, chosen, expected)
@@ -115,7 +115,7 @@ def _compare(options: PlanOptions, settings: Settings, config: Mapping[str, Any]
     for text in options.compare:
         flags = settings.engine_flags() | _layout(text)
         try:
-            chosen = resolve(EngineConfig.from_flags(**flags), config, device, planned=True)
+            chosen = resolve(EngineConfig.from_flags(**flags), config, device)
         except ConfigError as error:
             rows.append({"layout": text, "refused": str(error)})
             continue

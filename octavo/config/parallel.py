@@ -20,6 +20,7 @@ class Replica:
 
     rank: int = 0  # among all
     local: int = 0  # among those on this host; neighbours take neighbouring devices
+    coordinator: tuple[str, int] | None = None  # where those that share experts speak to each other
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class ParallelConfig:
                 read_list(text)
             except ValueError as error:
                 raise ConfigError("numa_bind_cpus", text, f"{error}; give one list for each visible GPU, such as 0-15 16-31") from None
+
+    @property
+    def lock_step(self) -> bool:
+        """Whether replicas share experts, so that they take their steps together."""
+        return self.enable_expert_parallel and self.data_parallel_size > 1
 
     @property
     def world_size(self) -> int:

@@ -38,16 +38,13 @@ class _Batch:
 
 
 def resolve(
-    asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False, planned: bool = False
+    asked: EngineConfig, checkpoint: Mapping[str, Any], device: Device, *, offline: bool = False
 ) -> Resolved:
-    """Decide every setting. `checkpoint` is the model's config.json, overrides applied; `offline` takes the larger step of `LLM`;
-    `planned` allows layouts over devices that this version does not run, to say what they would hold.
+    """Decide every setting. `checkpoint` is the model's config.json, overrides applied; `offline` takes the larger step of `LLM`.
 
     Raises `ConfigError`, which names the flag, the value and what works, and `UnsupportedModel`.
     """
     whole = Architecture.from_config(checkpoint)
-    if not planned:
-        _refuse_unbuilt(asked)
     if asked.parallel.numa_bind and device.kind == "cpu":
         raise ConfigError("numa_bind", True, "there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES and "
                           "OCTAVO_CPU_OMP_THREADS_BIND (docs/placement.md)")  # fmt: skip
@@ -97,12 +94,6 @@ def resolve(
     settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
     settings = _fit(asked, arch, settings, reasons)
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
-
-
-def _refuse_unbuilt(asked: EngineConfig) -> None:
-    replicas = asked.parallel.data_parallel_size
-    if replicas > 1 and asked.parallel.enable_expert_parallel:
-        raise ConfigError("data_parallel_size", replicas, "replicas do not share experts yet; leave --enable-expert-parallel out")
 
 
 def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
@@ -300,6 +291,9 @@ def _graph_mode(asked: EngineConfig, device: Device, dispatch: str, reasons: dic
     compilation = asked.compilation
     if dispatch == "alltoall":
         reasons["graph_mode"] = "ranks wait to hear how many tokens they exchange, which graphs cannot capture"
+        return "NONE"
+    if asked.parallel.lock_step:
+        reasons["graph_mode"] = "replicas agree on the size of each step"
         return "NONE"
     if compilation.enforce_eager or compilation.optimization_level == 0:
         reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"

@@ -64,6 +64,7 @@ class Plan:
     masked: tuple[int, ...] = ()  # indices of slices whose sampling waits for a grammar mask: the step runs in two halves
     # In a pipeline, (row, its newest token) of each that decodes: only the last stage has sampled it, and the host has read it since.
     newest: tuple[tuple[int, int], ...] = ()
+    num_tokens_all: int = 0  # what every replica pads its step to where they share experts; a step without slices takes part with padding
 
     @property
     def num_tokens(self) -> int:

@@ -391,7 +391,7 @@ class Scheduler:
 
     def fail(self, plan: Plan, reason: str) -> list[SequenceOutput]:
         """A plan in flight raised: its sequences end with an error, and nothing that hangs on what it should have written is kept."""
-        place = next(i for i, flight in enumerate(self.flight) if flight.plan is plan)
+        place = next(i for i, flight in enumerate(self.flight) if flight.plan.step == plan.step)
         flight = self.flight[place]
         later = list(self.flight)[place:]
         del self.flight[place]
@@ -409,7 +409,7 @@ class Scheduler:
 
     def _land(self, plan: Plan) -> Flight:
         flight = self.flight.popleft()
-        assert flight.plan is plan, "plans end in the order in which they were made"
+        assert flight.plan.step == plan.step, "plans end in the order in which they were made"
         return flight
 
     def _accept(self, seq: Sequence, piece: Slice, sampled: list[int], i: int, output: StepOutput) -> SequenceOutput | None:

@@ -25,6 +25,7 @@ from octavo.engine.grammars import Grammars
 from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
+from octavo.engine.ranks import Ranks
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.grammar.library import Vocabulary
@@ -32,7 +33,7 @@ from octavo.host.cpu_places import cpu_places, own_place
 from octavo.host.numa import engine_place, numa_places
 from octavo.host.place import Place
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
-from octavo.parallel.meeting import Layout, Meeting
+from octavo.parallel.meeting import Meeting
 from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
@@ -77,6 +78,7 @@ def build_engine(
         checkpoint = open_model(config)
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
+        from octavo.parallel.collectives import join
         from octavo.worker.build import build_runner, num_slots, slot_need
         from octavo.worker.device import detect, take
     with timeline.stage("find device"):
@@ -86,10 +88,12 @@ def build_engine(
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     note = starts.note_of(settings, architecture, device.name)
     starts.require(note, env.cache_root() / "starts")
+    with timeline.stage("meet other replicas"):
+        ranks = Ranks.of(settings, replica)
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
-            executor = start_workers(config, settings, first_device)
+            executor = start_workers(config, settings, first_device, ranks)
         layout: KVLayout
         layout, inside = executor.told[0]
         timeline.replace_last(inside)
@@ -98,9 +102,9 @@ def build_engine(
             cpu_places(config.parallel.data_parallel_size)[replica.local].enter()
         elif settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
             own_place().enter()
-        take(settings.device, first_device)
-        runner = build_runner(settings, architecture, checkpoint, timeline.stage)
-        executor, layout = InlineExecutor(runner), runner.layout
+        own = take(settings.device, first_device)
+        runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(ranks.meeting, ranks.first, own))
+        executor, layout = InlineExecutor(runner, ranks), runner.layout
     planned = plan_memory(architecture, settings, device).num_blocks
     log.info("KV cache: %s blocks of %s tokens planned, %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
@@ -112,7 +116,7 @@ def build_engine(
     gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     starts.keep(note, env.cache_root() / "starts")
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars)
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars, ranks.others)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 
@@ -121,17 +125,14 @@ def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> Vocabulary:
     return Vocabulary(checkpoint.tokenizer(), vocab_size, checkpoint.eos_token_ids)
 
 
-def start_workers(config: EngineConfig, settings: Resolved, first_device: int) -> ProcessExecutor:
+def start_workers(config: EngineConfig, settings: Resolved, first_device: int, ranks: Ranks) -> ProcessExecutor:
     """A process for each rank of this replica, on the devices from `first_device` on."""
-    from octavo.parallel.collectives import Host
-
-    layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, experts=settings.expert_parallel_size > 1)
-    host = Host.open(layout)
-    places = worker_places(config, settings, first_device, layout.num_ranks)
+    num_ranks = config.parallel.world_size
+    places = worker_places(config, settings, first_device, num_ranks)
     for rank, place in enumerate(places):
         log.info("worker %d: %s", rank, place)
-    args = (first_device, config, settings, host.meeting)
-    return ProcessExecutor("octavo.engine.build:build_worker", args, layout.num_ranks, places, keep=host)
+    args = (first_device, config, settings, ranks.meeting, ranks.first)
+    return ProcessExecutor("octavo.engine.build:build_worker", args, num_ranks, places, keep=ranks)
 
 
 def worker_places(config: EngineConfig, settings: Resolved, first_device: int, num_ranks: int) -> list[Place]:
@@ -143,7 +144,7 @@ def worker_places(config: EngineConfig, settings: Resolved, first_device: int, n
 
 
 def build_worker(
-    rank: int, first_device: int, config: EngineConfig, settings: Resolved, meeting: Meeting
+    rank: int, first_device: int, config: EngineConfig, settings: Resolved, meeting: Meeting, first_rank: int
 ) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
     """A worker in its own process, which opens the checkpoint itself; with it the KV layout and where the seconds of its start went."""
     early = begin_early(time.monotonic, first_device + rank, settings.device == "cuda" and settings.optimization_level > 0)
@@ -156,7 +157,7 @@ def build_worker(
     early.wait()
     device = take(settings.device, first_device + rank)
     architecture = Architecture.from_config(checkpoint.config)
-    runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, rank, device))
+    runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, first_rank + rank, device))
     return runner, (runner.layout, timeline.stages)
 
 

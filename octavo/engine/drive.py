@@ -14,6 +14,7 @@ class Loop(Protocol):
     """What is needed of `EngineLoop`."""
 
     stopping: bool
+    wakes: Sequence[int]  # descriptors that can be read when the loop becomes busy by itself
 
     @property
     def busy(self) -> bool: ...
@@ -28,7 +29,8 @@ class Loop(Protocol):
 
 
 def drive(loop: Loop, receive: Callable[[bool], list[Command]]) -> None:
-    """`receive(wait)` gives all commands that have come; with `wait` it blocks up to `CHECK_EVERY_S` until there is one."""
+    """`receive(wait)` gives all commands that have come; with `wait` it blocks up to `CHECK_EVERY_S` until there is one
+    or the loop wakes."""
     while loop.busy or not loop.stopping:
         loop.handle(receive(not loop.busy))
         if not loop.busy:

@@ -40,8 +40,9 @@ class Deferred:
 class InlineExecutor:
     """Runs plans on a worker in this process, in submission order."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, keep: object = None) -> None:
+        """`keep` lives as long as the worker."""
+        self.worker, self._keep = worker, keep
         self._halves: dict[int, Deferred] = {}  # step -> the future its second half completes
 
     def submit(self, plan: Plan) -> StepFuture:

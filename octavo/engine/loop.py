@@ -14,6 +14,7 @@ from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.grammars import Grammars, no_vocabulary
+from octavo.engine.lockstep import Alone, Others
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.sizes import Sizes
 from octavo.engine.steps import StepLog
@@ -40,7 +41,7 @@ class EngineLoop:
 
     def __init__(
         self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1,
-        costs: LearnedCosts | None = None, grammars: Grammars | None = None,
+        costs: LearnedCosts | None = None, grammars: Grammars | None = None, others: Others | None = None,
     ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.executor = executor
@@ -54,13 +55,15 @@ class EngineLoop:
         self.step_log = costs.log if costs else StepLog()
         self.watch = Watch(costs, self.step_ended_at_s)
         self.grammars = grammars or Grammars(no_vocabulary, clock)
+        self.others = others or Alone()
+        self.wakes = self.others.wakes
         self.stopping = False
         self._warn_at = 1  # preemptions
 
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do; else the caller blocks until a command comes."""
-        return bool(self.flight) or self.scheduler.has_work
+        return bool(self.flight) or self.scheduler.has_work or self.others.waiting
 
     def handle(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -86,7 +89,7 @@ class EngineLoop:
         self.step_log.begin(now_s)
         if self.grammars.active:
             self._tell(self.grammars.collect())
-        plan = self.scheduler.plan(now_s)
+        plan = self.others.together(self.scheduler.plan(now_s))
         if plan is not None:
             self._submit(plan)
         elif not self.flight:
@@ -170,6 +173,8 @@ class EngineLoop:
             return
         now_s = self.clock()
         self.step_ended_at_s = now_s
+        if not plan.slices:
+            return  # others' step
         shape = self.scheduler.flight[0].shape
         seconds = self.step_log.end(shape, now_s)
         self.watch.step(self.scheduler, shape, seconds, now_s)
@@ -187,6 +192,7 @@ class EngineLoop:
 
     def _failed(self, plan: Plan, error: Exception) -> None:
         """A step raised: its sequences end with the reason, all others go on."""
+        self.others.failed(error)
         log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
         self.step_ended_at_s = self.clock()
         self.step_log.rest()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import socket
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from octavo.config.resolved import Resolved
@@ -74,8 +75,10 @@ class Word(NamedTuple):
 class Replicas:
     """Several engines, each in its process, behind a router. One that ends takes all with it."""
 
-    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], outbox: Outbox) -> None:
-        """`build` ("module:function") makes an engine as `build(*args[i], outbox) -> (loop, info)`. Raises `EngineDead`."""
+    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], outbox: Outbox, keep: Child | None = None) -> None:
+        """`build` ("module:function") makes an engine as `build(*args[i], outbox) -> (loop, info)`. `keep`: a process that they need, ended
+        with them. Raises `EngineDead`."""
+        self._keep = keep
         self._outbox = outbox
         self._children: list[Child] = []
         self._links: list[Connection] = []
@@ -84,6 +87,7 @@ class Replicas:
             self._children.append(spawn("octavo.engine.offline:run_replica", theirs.fileno(), build, one, fds=(theirs.fileno(),)))
             theirs.close()
             self._links.append(Connection(ours.detach()))
+        self._word: str | None = None  # the first one's, when all have ended
         self._asks = 0
         self._answers: list[dict[str, Any]] = [{} for _ in args]
         told: list[tuple[dict[str, Any], Resolved, KVLayout]] = [self._receive(i) for i in range(len(args))]
@@ -133,6 +137,8 @@ class Replicas:
         for child, link in zip(self._children, self._links):
             child.kill()
             link.close()
+        if self._keep is not None:
+            self._keep.kill()
 
     def _send(self, i: int, commands: Sequence[Command]) -> None:
         try:
@@ -147,9 +153,12 @@ class Replicas:
             raise self._dead() from None
 
     def _dead(self) -> EngineDead:
-        number, word = first_word(self._children)
-        self.close()
-        return EngineDead(word if len(self._children) == 1 else f"engine {number}: {word}")
+        """Why all have ended: the same word however often it is asked for."""
+        if self._word is None:
+            number, word = first_word(self._children)
+            self._word = f"engine {number}: {word}"
+            self.close()
+        return EngineDead(self._word)
 
 
 class Desk:
@@ -158,22 +167,26 @@ class Desk:
     def __init__(self, link: Connection, loop: EngineLoop, outbox: Collected) -> None:
         self._link, self._loop, self._outbox = link, loop, outbox
         self._arrived: SimpleQueue[list[Command] | None] = SimpleQueue()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK)  # rings when something has arrived
         self._num_received = 0
         self._told = Load()
         threading.Thread(target=self._listen, name="commands", daemon=True).start()
 
     def receive(self, wait_for_some: bool) -> list[Command]:
         self._tell()
+        if wait_for_some:
+            wait([self._bell, *self._loop.wakes], CHECK_EVERY_S)
         commands: list[Command] = []
         try:
-            commands += self._next(CHECK_EVERY_S if wait_for_some else 0.0)
-            while True:
-                commands += self._next(0.0)
-        except Empty:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:
             return commands
+        while not self._arrived.empty():
+            commands += self._next()
+        return commands
 
-    def _next(self, timeout_s: float) -> list[Command]:
-        arrived = self._arrived.get(timeout=timeout_s) if timeout_s else self._arrived.get_nowait()
+    def _next(self) -> list[Command]:
+        arrived = self._arrived.get()
         if arrived is None:
             raise EOFError("the front has left")
         self._num_received += sum(isinstance(command, Add) for command in arrived)
@@ -190,9 +203,13 @@ class Desk:
     def _listen(self) -> None:
         try:
             while True:
-                self._arrived.put(pickle.loads(self._link.recv_bytes()))
+                self._put(pickle.loads(self._link.recv_bytes()))
         except (EOFError, OSError):
-            self._arrived.put(None)
+            self._put(None)
+
+    def _put(self, arrived: list[Command] | None) -> None:
+        self._arrived.put(arrived)
+        os.eventfd_write(self._bell, 1)
 
 
 def run_replica(status: Status, fd: int, build: str, args: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.core.router import AFFINITY, Router, prefix_names
 from octavo.engine.client import EngineDead, EngineStats, Reader
-from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S
+from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S, Child
 from octavo.engine.remote import RemoteEngine
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request
@@ -21,22 +21,26 @@ LOAD_EVERY_S = 0.05  # how often replicas are asked for their load while request
 class Replicas:
     """Starts its engines when made. One that ends ends all, and each request under way is told the first one's error."""
 
-    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = ()) -> None:
-        """`places` says where each engine's process runs; none: anywhere."""
+    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None) -> None:
+        """`places` says where each engine's process runs; none: anywhere. `keep`: a process that they need, ended with them."""
         self._engines = [
             RemoteEngine(build, one, place=place, on_death=self._engine_died)
             for one, place in zip(args, places or [ANYWHERE] * len(args), strict=True)
         ]
+        self._keep = keep
         self._router = Router(len(args), AFFINITY)
+        self._closing = False
         self._dead: str | None = None
         self._dying: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._asking = asyncio.create_task(self._ask_loads())
 
     @classmethod
-    async def start(cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = ()) -> Replicas:
+    async def start(
+        cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None
+    ) -> Replicas:
         """An engine for each of `args`. Raises `EngineDead` with the first error of any."""
-        replicas = cls(build, args, places)
+        replicas = cls(build, args, places, keep)
         try:
             await asyncio.gather(*(engine.ready() for engine in replicas._engines))
         except BaseException:
@@ -87,11 +91,14 @@ class Replicas:
         return all(await asyncio.gather(*(engine.reset_prefix_cache() for engine in self._engines)))
 
     async def close(self, drain_s: float = 0.0) -> None:
+        self._closing = True
         self._asking.cancel()
         await asyncio.gather(*(engine.close(drain_s) for engine in self._engines), self._asking, return_exceptions=True)
         if self._dying is not None:
             await self._dying
         self._dead = self._dead or "the engine was closed"
+        if self._keep is not None:
+            await asyncio.to_thread(self._keep.kill)
 
     async def _ask_loads(self) -> None:
         """Keep the router informed for as long as loads change. A word knows of what was sent before it was asked for."""
@@ -111,7 +118,7 @@ class Replicas:
 
     def _engine_died(self) -> None:
         """After a moment all others end too: whoever waited for the first one may have been quicker to say so."""
-        if self._dying is None:
+        if self._dying is None and not self._closing:
             self._dying = asyncio.create_task(self._end_all())
 
     async def _end_all(self) -> None:

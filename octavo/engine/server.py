@@ -79,9 +79,12 @@ class EngineServer:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.bind(address)
+        self._poller = zmq.Poller()
         self.outbox = WireOutbox(self._socket)
 
     def run(self, loop: Loop) -> None:
+        for fd in (self._socket, *loop.wakes):
+            self._poller.register(fd, zmq.POLLIN)
         drive(loop, self._receive)
         self._socket.close()
         self._context.term()
@@ -90,7 +93,7 @@ class EngineServer:
         """All commands that have arrived; with `wait`, blocks a while until there is one."""
         commands: list[Command] = []
         if wait:
-            self._socket.poll(int(CHECK_EVERY_S * 1000))
+            self._poller.poll(int(CHECK_EVERY_S * 1000))
         while True:
             try:
                 front, data = self._socket.recv_multipart(zmq.NOBLOCK)

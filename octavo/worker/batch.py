@@ -65,7 +65,7 @@ class BatchBuilder:
                 max_old_count = max(max_old_count, piece.count, *fresh)
                 fresh.clear()
 
-        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding)
+        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding, plan.num_tokens_all)
         num_tokens = owner.numel()
         num_real = sum(piece.count for piece in slices)
         token_rows = row[owner]  # [T]
@@ -132,7 +132,7 @@ class BatchBuilder:
             max_length=self._max_length,
         )
 
-    def _stage(self, slices: Sequence[Slice], padding_row: int) -> Sequence[torch.Tensor]:
+    def _stage(self, slices: Sequence[Slice], padding_row: int, at_least: int) -> Sequence[torch.Tensor]:
         """Bring what the host knows to the device: owner and fed token [T], row [S + 1], start [S + 1], sampled position [N] and row.
 
         Padding tokens belong to one more slice, of the padding row.
@@ -143,7 +143,7 @@ class BatchBuilder:
         samples = np.fromiter((piece.sample for piece in slices), np.bool_, num_slices)
         starts = np.concatenate(([0], np.cumsum(counts)))
         num_real = int(starts[-1])
-        num_tokens = self._padded(num_real)
+        num_tokens = max(self._padded(num_real), at_least)
         owner = np.full(num_tokens, num_slices, np.int64)
         owner[:num_real] = np.repeat(np.arange(num_slices), counts)
         fed = np.full(num_tokens, FED_BY_ROW, np.int64)

@@ -217,7 +217,7 @@ def test_compressed_kv_goes_only_where_it_is_read() -> None:
     with pytest.raises(ConfigError, match="--attention-backend reference, which is slow"):
         decide({"kv_cache_dtype": "int8"})
     with pytest.raises(ConfigError, match="latent attention are kept as they are; use auto"):
-        resolve(EngineConfig.from_flags(kv_cache_dtype="fp8"), DEEPSEEK_V3, Device.named("h200"), planned=True)
+        resolve(EngineConfig.from_flags(kv_cache_dtype="fp8"), DEEPSEEK_V3, Device.named("h200"))
     with pytest.raises(ConfigError, match="does not convert it; use fp8_e5m2, int8 or auto"):
         decide({"kv_cache_dtype": "fp8"}, device=Device.named("a100"))
 
@@ -302,7 +302,7 @@ def test_heads_that_cannot_be_cut_are_refused_with_the_sizes_that_work() -> None
 def test_whole_experts_lie_over_the_ranks_of_all_replicas() -> None:
     def ranks(**flags: Any) -> tuple[int, str]:
         asked = EngineConfig.from_flags(enable_expert_parallel=True, **flags)
-        chosen = resolve(asked, QWEN3_30B_A3B, Device.named("h200"), planned=True)
+        chosen = resolve(asked, QWEN3_30B_A3B, Device.named("h200"))
         return chosen.expert_parallel_size, chosen.dispatch
 
     assert ranks() == (1, "local")
@@ -316,7 +316,7 @@ def test_whole_experts_lie_over_the_ranks_of_all_replicas() -> None:
 def test_experts_that_cannot_be_placed_are_refused_with_what_works() -> None:
     asked = EngineConfig.from_flags(enable_expert_parallel=True, tensor_parallel_size=8, data_parallel_size=2)
     with pytest.raises(ConfigError, match=r"8 experts a layer, fewer than .* = 16 ranks; what works: up to 8 ranks, such as 1, 2, 4, 8"):
-        resolve(asked, MIXTRAL_8X7B, Device.named("h200"), planned=True)
+        resolve(asked, MIXTRAL_8X7B, Device.named("h200"))
     with pytest.raises(ConfigError, match="the model has no experts"):
         decide({"enable_expert_parallel": True})
     with pytest.raises(ConfigError, match="768 inner features"):

@@ -14,7 +14,7 @@ class EchoLoop:
     """Has the face of `EngineLoop`. A prompt of [666] makes it raise, [667] exits hard, [668] hangs in a step."""
 
     def __init__(self, outbox) -> None:
-        self.outbox, self.stopping = outbox, False
+        self.outbox, self.stopping, self.wakes = outbox, False, ()
         self.live: dict[str, list[int]] = {}
 
     @property

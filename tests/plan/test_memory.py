@@ -72,7 +72,7 @@ def test_how_many_sequences_of_128k_fit_on_four_a100_with_tp_4() -> None:
     """90 % of 80 GiB each; a quarter of 65.5 GB of weights and of 32 GiB a sequence: 72 - 15.3 - activations and reserve over 8 GiB."""
     device = Device.named("a100")
     asked = EngineConfig.from_flags(tensor_parallel_size=4, max_num_batched_tokens=8192, max_num_seqs=64)
-    settings = resolve(asked, QWEN25_32B, device, planned=True)
+    settings = resolve(asked, QWEN25_32B, device)
     plan = plan_memory(read(QWEN25_32B), settings, device)
     assert plan.kv_bytes_per_token == 65_536
     assert plan.fits[-1] == (131_072, 6)

@@ -88,7 +88,7 @@ def test_cores_of_the_layouts_in_guides():
 def test_qwen_32b_of_128k_on_four_a100():
     """On each device of 80 GiB a quarter of the weights and of each sequence's 32 GiB: six fit."""
     arch, device = Architecture.from_config(QWEN25_32B), Device.named("a100")
-    settings = resolve(EngineConfig.from_flags(tensor_parallel_size=4, max_num_seqs=16), QWEN25_32B, device, planned=True)
+    settings = resolve(EngineConfig.from_flags(tensor_parallel_size=4, max_num_seqs=16), QWEN25_32B, device)
     plan = plan_memory(arch, settings, device)
     assert plan.kv_bytes_per_token == 65_536
     assert plan.costs.weight_bytes == pytest.approx(num_parameters(arch) * 2 / 4, rel=0.01)
@@ -121,6 +121,6 @@ def test_a_rank_holds_its_part():
 
 def test_layouts_that_cannot_be_are_refused_with_numbers():
     with pytest.raises(ConfigError, match="32 attention heads"):
-        resolve(EngineConfig.from_flags(tensor_parallel_size=3), LLAMA3_8B, H200, planned=True)
+        resolve(EngineConfig.from_flags(tensor_parallel_size=3), LLAMA3_8B, H200)
     with pytest.raises(ConfigError, match="32 layers"):
-        resolve(EngineConfig.from_flags(pipeline_parallel_size=40), LLAMA3_8B, H200, planned=True)
+        resolve(EngineConfig.from_flags(pipeline_parallel_size=40), LLAMA3_8B, H200)

@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "drafting": (*NETWORK, "models", "sampling"),
     "worker": HANDS,
     "engine.build": (*HANDS, "engine"),  # puts an engine together, so it knows the worker
+    "engine.ranks": (*HANDS, "engine"),
     "engine.inline": (*HANDS, "engine"),
     "engine": ("core", "config", "plan", "grammar", *BASE),
     "histogram": (),
