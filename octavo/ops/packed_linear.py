@@ -44,6 +44,22 @@ def pack(values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None,
     return Packed(quads.permute(0, 2, 3, 1, 4).contiguous(), numbers.permute(0, 2, 3, 1).contiguous(), n)
 
 
+def numbers_of(kind: str) -> int:
+    """How many float16 stand before the codes of a block: a scale, and in Q4_1 an offset."""
+    return 2 if kind == "Q4_1" else 1
+
+
+def pack_blocks(blocks: torch.Tensor, kind: str) -> Packed:
+    """GGUF's blocks [n, k / 32, block bytes] uint8 of a kind (Q4_0, Q4_1, Q8_0), laid out for the product."""
+    num_bytes = 2 * numbers_of(kind)
+    numbers = blocks[:, :, :num_bytes].contiguous().view(torch.float16)  # [n, k / 32, 1 or 2]
+    offset = numbers[:, :, 1] if kind == "Q4_1" else None
+    codes = blocks[:, :, num_bytes:]
+    if kind == "Q8_0":
+        return pack(codes.contiguous().view(torch.int8), numbers[:, :, 0], None, bits=8)
+    return pack(torch.cat((codes & 15, codes >> 4), dim=2), numbers[:, :, 0], offset, bits=4)
+
+
 def unpack(weight: Packed, rows: torch.Tensor | None = None) -> torch.Tensor:
     """The weight, or the `rows` [T] of it, as float32 [out_features or T, k]."""
     if rows is None:

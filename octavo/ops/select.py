@@ -23,7 +23,7 @@ from octavo.ops.native.binding import shared_native
 from octavo.ops.native.record import Pool, record
 from octavo.ops.native.twins import Twins
 from octavo.ops.note_step import note_step
-from octavo.ops.packed_linear import Packed, packed_linear, packed_rows
+from octavo.ops.packed_linear import Packed, pack_blocks, packed_linear, packed_rows
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 from octavo.ops.route import Routes, route
@@ -34,6 +34,7 @@ RopeAndWrite = Callable[
 LatentRopeAndWrite = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], None]
 NoteStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
 PackedRows = Callable[[Packed, Tensor, int, dtype], Tensor]
+PackBlocks = Callable[[Tensor, str], Packed]
 Route = Callable[[Tensor, Tensor | None, Choice], tuple[Tensor, Tensor]]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
@@ -61,6 +62,7 @@ class Ops:
     decode_batch: Callable[..., None] = decode_batch
     note_step: NoteStep = note_step
     packed_rows: PackedRows = packed_rows
+    pack_blocks: PackBlocks = pack_blocks
     record: Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]] | None = None  # a step as a tape (octavo/ops/native/record.py)
     compile_ahead: Callable[[], Callable[[], None]] = lambda: lambda: None  # begins what must be compiled; what it gives waits for it
 
@@ -91,6 +93,7 @@ def choose_ops(device: str, level: int, invariant: bool = False) -> Ops:
             decode_batch=twins.decode_batch,
             note_step=twins.note_step,
             packed_rows=twins.packed_rows,
+            pack_blocks=twins.pack_blocks,
             record=partial(record, native, Pool()),
         )
     if device == "cuda" and level >= 1:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from octavo.models.gguf_blocks import dequantize
-from octavo.ops.packed_linear import packed_linear, packed_rows, unpack
-from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks, repack
+from octavo.ops.packed_linear import pack_blocks, packed_linear, packed_rows, unpack
+from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks
 
 
 def blocks(kind: str, n: int, k: int) -> torch.Tensor:
@@ -22,7 +22,7 @@ def blocks(kind: str, n: int, k: int) -> torch.Tensor:
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (5, 64), (40, 96)])
 def test_repacked_blocks_are_the_same_numbers(kind: str, n: int, k: int) -> None:
     raw = blocks(kind, n, k)
-    assert torch.equal(unpack(repack(raw, kind)).flatten(), dequantize(raw, kind, n * k, torch.float32))
+    assert torch.equal(unpack(pack_blocks(raw, kind)).flatten(), dequantize(raw, kind, n * k, torch.float32))
 
 
 @pytest.mark.parametrize("kind", BLOCK_BYTES)
@@ -32,7 +32,7 @@ def test_as_the_scheme_of_a_layer(kind: str) -> None:
     raw = blocks(kind, n, k)
     assert raw.shape == spec.shape
     weight = torch.nn.Parameter(raw, requires_grad=False)
-    ops = SimpleNamespace(packed_linear=packed_linear, packed_rows=packed_rows)
+    ops = SimpleNamespace(packed_linear=packed_linear, packed_rows=packed_rows, pack_blocks=pack_blocks)
     layer = SimpleNamespace(weight=weight, bias=None, scale=1.0, dtype=torch.float32, ops=ops)
     plain = dequantize(raw, kind, n * k, torch.float32).view(n, k)
     tokens, elsewhere = torch.tensor([103, 100, 123, 99, 124]), torch.tensor([1, 1, 1, 0, 0]).unsqueeze(1)

@@ -43,6 +43,7 @@ class Op(IntEnum):
     PACKED_ROWS = 11
     TABLE_ROWS = 12
     DRAW_ROWS = 13
+    PACK_BLOCKS = 14
 
 
 class Native:

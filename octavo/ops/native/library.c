@@ -18,7 +18,7 @@
 /* In the order of `Op` in binding.py. */
 static const struct kernel kernels[] = {
     {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw}, {packed, prepare_packed},
-    {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows},
+    {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows}, {pack_blocks},
 };
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }

@@ -330,3 +330,44 @@ static void packed(struct lane *lane, const void *args) {
             packed_block(a, x, panel, m, rows);
     }
 }
+
+/* The layout above out of a file's blocks of 32 values: [n, k / 32] of them, each its numbers (scale, then offset) and then its codes. Those of
+ * 4 bits stand as values 0 to 15 in low halves and 16 to 31 in high ones. Rows that fill up the last panel are zeros. */
+struct pack_blocks {
+    const uint8_t *blocks;
+    uint8_t *codes;
+    uint16_t *scales;
+    int64_t n, groups, packing;
+};
+
+INLINE void pack_block(const uint8_t *block, int packing, uint32_t *codes, uint16_t *scales) {
+    int numbers = packing == BITS4_OFFSET ? 2 : 1;
+    uint32_t words[8];
+    for (int i = 0; i < numbers; i++)
+        memcpy(scales + i * WIDTH, block + i * 2, 2);
+    memcpy(words, block + numbers * 2, packing == BITS8 ? 32 : 16);
+    for (int j = 0; packing == BITS8 && j < 8; j++)
+        codes[j * WIDTH] = words[j];
+    for (int j = 0; packing != BITS8 && j < 4; j++) {
+        uint32_t first = words[j % 2 * 2] >> (j < 2 ? 0 : 4), second = words[j % 2 * 2 + 1] >> (j < 2 ? 0 : 4);
+        codes[j * WIDTH] = (first & 0x0f0f0f0f) | (second & 0x0f0f0f0f) << 4;
+    }
+}
+
+static void pack_blocks(struct lane *lane, const void *args) {
+    const struct pack_blocks *a = args;
+    int packing = (int)a->packing;
+    int64_t numbers = packing == BITS4_OFFSET ? 2 : 1, words = packing == BITS8 ? 8 : 4, block_bytes = numbers * 2 + words * 4;
+    for (int64_t panel; (panel = lane_claim(lane)) < (a->n + WIDTH - 1) / WIDTH;) {
+        int64_t columns = least(WIDTH, a->n - panel * WIDTH);
+        uint32_t *codes = (uint32_t *)a->codes + panel * a->groups * words * WIDTH;
+        uint16_t *scales = a->scales + panel * a->groups * numbers * WIDTH;
+        if (columns < WIDTH) {
+            memset(codes, 0, (size_t)(a->groups * words * WIDTH) * 4);
+            memset(scales, 0, (size_t)(a->groups * numbers * WIDTH) * 2);
+        }
+        for (int64_t g = 0; g < a->groups; g++, codes += words * WIDTH, scales += numbers * WIDTH)
+            for (int64_t i = 0; i < columns; i++)
+                pack_block(a->blocks + ((panel * WIDTH + i) * a->groups + g) * block_bytes, packing, codes + i, scales + i);
+    }
+}

@@ -9,7 +9,7 @@ import torch
 from octavo.ops.draw import Settings
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
-from octavo.ops.packed_linear import GROUP, Packed
+from octavo.ops.packed_linear import GROUP, Packed, numbers_of
 from octavo.ops.rope_and_write import rope_and_write
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
@@ -25,6 +25,7 @@ _NOTE_STEP = struct.Struct("6P4q")
 _TABLE_ROWS = struct.Struct("3P8q")
 _PACKED_ROWS = struct.Struct("4P6q")
 _PACKED = struct.Struct("7P11q2d")
+_PACK_BLOCKS = struct.Struct("3P3q")
 _DRAW = struct.Struct("8P3q")
 _DRAW_ROWS = struct.Struct("11P4q")
 
@@ -109,6 +110,19 @@ class Twins:
     def grouped_width(self, weight: torch.Tensor) -> int:
         """Outputs of each expert's weight, as `pack_grouped` laid them out."""
         return weight.shape[1] * PANEL if weight.dim() == 5 else weight.shape[1]
+
+    def pack_blocks(self, blocks: torch.Tensor, kind: str) -> Packed:
+        blocks = blocks.contiguous()
+        n, groups, _ = blocks.shape
+        numbers, quads = numbers_of(kind), 8 if kind == "Q8_0" else 4
+        panels = -(-n // PANEL)
+        codes = torch.empty((panels, groups, quads, PANEL, 4), dtype=torch.uint8)
+        scales = torch.empty((panels, groups, numbers, PANEL), dtype=torch.float16)
+        packing = 2 if quads == 8 else numbers - 1  # `enum packing` in packed.c
+        self.native.run(
+            Op.PACK_BLOCKS, _PACK_BLOCKS.pack(blocks.data_ptr(), codes.data_ptr(), scales.data_ptr(), n, groups, packing)
+        )
+        return Packed(codes, scales, n)
 
     def packed_linear(
         self,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo.ops.native.twins import Twins
-from octavo.ops.packed_linear import LARGEST, Packed, pack, packed_linear, packed_rows, round_groups, unpack
+from octavo.ops.packed_linear import LARGEST, Packed, numbers_of, pack, pack_blocks, packed_linear, packed_rows, round_groups, unpack
 
 KINDS = [(4, False), (4, True), (8, False)]
 
@@ -30,6 +30,18 @@ def test_the_layout_there_and_back(n: int, k: int, bits: int, with_offset: bool)
     assert torch.equal(unpack(weight), plain)
     rows = torch.tensor([n - 1, 0, n // 2, 0])
     assert torch.equal(unpack(weight, rows), plain[rows])
+
+
+@pytest.mark.parametrize(("kind", "block_bytes"), [("Q4_0", 18), ("Q4_1", 20), ("Q8_0", 34)])
+@pytest.mark.parametrize(("n", "groups"), [(16, 1), (1, 2), (50, 3), (131, 18)])
+def test_blocks_of_a_file_are_laid_out_alike(twins: Twins, kind: str, block_bytes: int, n: int, groups: int) -> None:
+    blocks = torch.randint(0, 256, (n, groups, block_bytes + 3)).byte()[:, :, :block_bytes]
+    got, expected = twins.pack_blocks(blocks, kind), pack_blocks(blocks, kind)
+    assert got.out_features == expected.out_features == n
+    assert got.scales.shape[2] == numbers_of(kind)
+    for mine, reference in zip(got[:2], expected[:2], strict=True):
+        assert mine.shape == reference.shape
+        assert torch.equal(mine.view(torch.uint8), reference.contiguous().view(torch.uint8))  # bit by bit: a scale may be NaN
 
 
 @pytest.mark.parametrize(("bits", "with_offset"), KINDS)
