@@ -11,6 +11,7 @@ from octavo.cli.flags import CommandLineError, Settings
 from octavo.cli.sampling import SamplingOptions
 from octavo.config.engine import ENGINE_TOPICS
 from octavo.config.fields import Flag
+from octavo.host.torch_ahead import load_torch_ahead
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -31,6 +32,7 @@ def run(settings: Settings) -> int:
     options, sampling = settings.topic(GenerateOptions), settings.topic(SamplingOptions)
     prompts = list(options.prompt) or _standard_input()
     settings.engine()  # before the heavy imports, so that a wrong flag is told at once
+    load_torch_ahead()
     from octavo.llm import LLM
 
     llm = LLM(**settings.engine_flags())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from octavo import env
@@ -64,6 +66,21 @@ def build_replica(config: EngineConfig, offline: bool, replica: Replica, outbox:
     return build_engine(config, outbox, offline, replica)
 
 
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """A start makes half a million objects, nearly all of which stay: the collector would look through them ever again, which is a sixth of
+    importing torch. It never looks at them later either, since that would be pauses in the middle of steps."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def build_engine(
     config: EngineConfig, outbox: Outbox, offline: bool = False, replica: Replica = ALONE
 ) -> tuple[EngineLoop, dict[str, Any]]:
@@ -112,8 +129,6 @@ def build_engine(
     cache = KVCache(layout, settings.enable_prefix_caching)
     grammars = Grammars(lambda: _vocabulary(checkpoint, architecture.vocab), time.monotonic)
     scheduler = Scheduler(settings, cache, [slots, grammars.preparation], step_budget(settings, costs))
-    gc.collect()
-    gc.freeze()  # what the start made stays; looking through it again and again would cost pauses in the middle of a step
     starts.keep(note, env.cache_root() / "starts")
     log.info("ready: %s", timeline)
     loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars, ranks.others)

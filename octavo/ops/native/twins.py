@@ -119,9 +119,7 @@ class Twins:
         codes = torch.empty((panels, groups, quads, PANEL, 4), dtype=torch.uint8)
         scales = torch.empty((panels, groups, numbers, PANEL), dtype=torch.float16)
         packing = 2 if quads == 8 else numbers - 1  # `enum packing` in packed.c
-        self.native.run(
-            Op.PACK_BLOCKS, _PACK_BLOCKS.pack(blocks.data_ptr(), codes.data_ptr(), scales.data_ptr(), n, groups, packing)
-        )
+        self.native.run(Op.PACK_BLOCKS, _PACK_BLOCKS.pack(blocks.data_ptr(), codes.data_ptr(), scales.data_ptr(), n, groups, packing))
         return Packed(codes, scales, n)
 
     def packed_linear(
