@@ -270,8 +270,8 @@ async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
 
     Raises what either raises, `EngineDead` for the engine.
     """
+    from octavo.cluster.coordinator import replicas_here
     from octavo.engine.build import open_model
-    from octavo.engine.coordinator import replicas_here
     from octavo.engine.remote import RemoteEngine
     from octavo.engine.replicas import Replicas
     from octavo.host.numa import engine_place

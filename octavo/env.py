@@ -152,6 +152,13 @@ def keep_multicast_off() -> None:
         os.environ.setdefault(name, value)
 
 
+def meet_over(interface: str | None) -> None:
+    """For this process and its children, before their first collective: how other hosts are reached, where the user has not said it."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if interface is not None:
+            os.environ.setdefault(name, interface)
+
+
 def load_kernels_lazily() -> None:
     """For this process, before CUDA's first call: the libraries hold thousands of kernels, of which few are used."""
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")

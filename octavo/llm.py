@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from octavo.cluster.coordinator import replicas_here
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.model import DEFAULT_MODEL
 from octavo.engine.build import build_engine, open_model
-from octavo.engine.coordinator import replicas_here
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Finish
 from octavo.engine.offline import Collected, Offline, Replicas

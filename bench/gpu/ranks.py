@@ -21,7 +21,7 @@ from octavo import LLM
 from octavo.bench.offline import run_once, warm_up
 from octavo.bench.workloads import CASES, draw
 from octavo.engine import build as engine_build
-from octavo.engine.processes import ProcessExecutor
+from octavo.engine.workers import Workers
 
 SPAN = "OCTAVO_PROFILED_STEPS"  # first and number, from the engine's process to the ranks'
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--flags", default='{"tensor_parallel_size": 2}')
     asked = parser.parse_args()
     os.environ[SPAN] = f"{asked.first},{asked.steps}"
-    engine_build.ProcessExecutor = profiled_executor
+    engine_build.Workers = profiled_workers
     llm = LLM(asked.model, load_format="dummy", skip_tokenizer_init=True, **json.loads(asked.flags))
     vocab = llm.info["vocab_size"]
     warm_up(llm, vocab)
@@ -48,9 +48,9 @@ def main() -> None:
     llm.close()
 
 
-def profiled_executor(build, args, num_ranks=1, **others):
+def profiled_workers(build, args, *others, **named):
     assert build == "octavo.engine.build:build_worker"
-    return ProcessExecutor("bench.gpu.ranks:build_worker", args, num_ranks, **others)
+    return Workers("bench.gpu.ranks:build_worker", args, *others, **named)
 
 
 def build_worker(rank, *args):

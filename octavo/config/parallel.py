@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from octavo.config.fields import ConfigError, Flag, at_least
 from octavo.env import read_list
 
-ExecutorBackend = Literal["uni", "mp"]
+ExecutorBackend = Literal["uni", "mp", "ray"]
 All2All = Literal[
     "allgather_reducescatter", "alltoall", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency", "flashinfer_all2allv"
 ]
@@ -43,18 +43,49 @@ class ParallelConfig:
     ] = None
     distributed_executor_backend: Annotated[
         ExecutorBackend | None,
-        Flag("where workers run: uni, inside the engine's process; mp, each in a process of its own; default: uni on one device, else mp"),
+        Flag(
+            "where workers run: uni, inside the engine's process; mp, each in a process of its own; ray, on the hosts of a Ray cluster; "
+            "default: uni on one device, else mp"
+        ),
     ] = None
+    nnodes: Annotated[int, Flag("number of hosts that share the pipeline's stages", short=("-n",))] = 1
+    node_rank: Annotated[int, Flag("this host's number among them, from 0; all but the first run --headless", short=("-r",))] = 0
+    master_addr: Annotated[str, Flag("the first host's address")] = "127.0.0.1"
+    master_port: Annotated[int, Flag("port there at which the other hosts come")] = 29501
+    headless: Annotated[bool, Flag("run workers or engines for another host, without an API")] = False
     numa_bind: Annotated[bool, Flag("bind each GPU's process to the cores and the memory of the GPU's node (NUMA)")] = False
     numa_bind_nodes: Annotated[tuple[int, ...], Flag("with it: the node of each visible GPU; default: as the system says")] = ()
     numa_bind_cpus: Annotated[tuple[str, ...], Flag("with it: cores for each visible GPU, such as 0-15 16-31; default: its node's")] = ()
 
     def __post_init__(self) -> None:
         self._check_numa()
+        self._check_hosts()
         if self.distributed_executor_backend == "uni" and self.world_size > 1:
             raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             at_least(name, getattr(self, name), 1)
+
+    def _check_hosts(self) -> None:
+        for name, low in (("nnodes", 1), ("node_rank", 0), ("master_port", 1)):
+            at_least(name, getattr(self, name), low)
+        if self.node_rank >= self.nnodes:
+            raise ConfigError("node_rank", self.node_rank, f"--nnodes is {self.nnodes}; use 0 to {self.nnodes - 1}")
+        if self.nnodes == 1:
+            return
+        if self.pipeline_parallel_size % self.nnodes:
+            near = self.nnodes * max(1, round(self.pipeline_parallel_size / self.nnodes))
+            raise ConfigError(
+                "nnodes", self.nnodes,
+                f"hosts share whole stages of the pipeline, and --pipeline-parallel-size is {self.pipeline_parallel_size}; use "
+                f"--pipeline-parallel-size {near} (a multiple of {self.nnodes}) with up to as many --tensor-parallel-size as a host has "
+                "devices for each stage",
+            )  # fmt: skip
+        if self.distributed_executor_backend == "ray":
+            raise ConfigError("nnodes", self.nnodes, "Ray knows the hosts; leave it out, or use --distributed-executor-backend mp")
+        if self.data_parallel_size > 1:
+            raise ConfigError("nnodes", self.nnodes, "each replica is on one host; use 1, and --data-parallel-size-local for several hosts")
+        if self.node_rank and not self.headless:
+            raise ConfigError("node_rank", self.node_rank, "the first host alone has the API; add --headless")
 
     def _check_numa(self) -> None:
         for name, entries in (("numa_bind_nodes", self.numa_bind_nodes), ("numa_bind_cpus", self.numa_bind_cpus)):
@@ -77,3 +108,15 @@ class ParallelConfig:
     def world_size(self) -> int:
         """Devices of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Devices of one replica on one host."""
+        if self.distributed_executor_backend == "ray":
+            return self.tensor_parallel_size
+        return self.world_size // self.nnodes
+
+    @property
+    def replicas_here(self) -> range:
+        """The numbers of the replicas on this host."""
+        return range(self.data_parallel_size)

@@ -98,7 +98,8 @@ def resolve(
 
 def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
     """A GPU is a worker's own; all workers on the CPU share its memory."""
-    workers = asked.parallel.world_size * asked.parallel.data_parallel_size if device.kind == "cpu" else 1
+    parallel = asked.parallel
+    workers = parallel.ranks_per_host * len(parallel.replicas_here) if device.kind == "cpu" else 1
     return replace(device, memory_bytes=device.memory_bytes // workers, free_bytes=device.free_bytes // workers)
 
 

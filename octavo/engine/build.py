@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from octavo import env
+from octavo.cluster.far import FarHost, Task
+from octavo.cluster.mp_hosts import other_hosts
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.parallel import Replica
@@ -17,7 +19,6 @@ from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.core.budget import step_budget
 from octavo.core.kv.cache import KVCache
-from octavo.core.kv.layout import KVLayout
 from octavo.core.limits import SlotPool
 from octavo.core.scheduler import Scheduler
 from octavo.engine import starts
@@ -30,6 +31,7 @@ from octavo.engine.processes import ProcessExecutor
 from octavo.engine.ranks import Ranks
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
+from octavo.engine.workers import Workers
 from octavo.grammar.library import Vocabulary
 from octavo.host.cpu_places import cpu_places, own_place
 from octavo.host.numa import engine_place, numa_places
@@ -96,24 +98,25 @@ def build_engine(
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
         from octavo.parallel.collectives import join
-        from octavo.worker.build import build_runner, num_slots, slot_need
+        from octavo.worker.build import build_runner, lay_out_stages, num_slots, slot_need
         from octavo.worker.device import detect, take
     with timeline.stage("find device"):
         timeline.beside += early.wait()
-        device = detect(num_needed=config.parallel.world_size, first=first_device)
+        device = detect(num_needed=config.parallel.ranks_per_host, first=first_device)
+    with timeline.stage("meet other hosts"):
+        hosts = other_hosts(config.parallel) if config.parallel.nnodes > 1 else []
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     note = starts.note_of(settings, architecture, device.name)
     starts.require(note, env.cache_root() / "starts")
     with timeline.stage("meet other replicas"):
-        ranks = Ranks.of(settings, replica)
+        ranks = Ranks.of(settings, replica, config.parallel.master_addr)
     executor: Executor
     if settings.executor_backend == "mp":
         with timeline.stage("start workers"):
-            executor = start_workers(config, settings, first_device, ranks)
-        layout: KVLayout
-        layout, inside = executor.told[0]
-        timeline.replace_last(inside)
+            executor = start_workers(config, settings, first_device, ranks, hosts)
+        timeline.replace_last(executor.told[0])
+        layout = lay_out_stages(architecture, settings)
     else:
         if settings.device == "cpu" and config.parallel.data_parallel_size > 1:
             cpu_places(config.parallel.data_parallel_size)[replica.local].enter()
@@ -140,28 +143,38 @@ def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> Vocabulary:
     return Vocabulary(checkpoint.tokenizer(), vocab_size, checkpoint.eos_token_ids)
 
 
-def start_workers(config: EngineConfig, settings: Resolved, first_device: int, ranks: Ranks) -> ProcessExecutor:
-    """A process for each rank of this replica, on the devices from `first_device` on."""
-    num_ranks = config.parallel.world_size
-    places = worker_places(config, settings, first_device, num_ranks)
-    for rank, place in enumerate(places):
+def start_workers(config: EngineConfig, settings: Resolved, first_device: int, ranks: Ranks, hosts: Sequence[FarHost]) -> ProcessExecutor:
+    """A process for each rank of this replica, on the devices from `first_device` on, here and on these other hosts."""
+    task = Task(settings, ranks.meeting, ranks.first)
+    for host in hosts:
+        host.begin(task)
+    ours = [] if config.parallel.distributed_executor_backend == "ray" else [begin_workers(config, task, 0, first_device)]
+    return ProcessExecutor([*ours, *hosts], keep=ranks)
+
+
+def begin_workers(config: EngineConfig, task: Task, host: int, first_device: int) -> Workers:
+    """Those of the ranks of a replica that run on one host, as that host's `config` finds the checkpoint."""
+    num_here = config.parallel.ranks_per_host
+    places = worker_places(config, task.settings, first_device, num_here)
+    here = range(host * num_here, (host + 1) * num_here)
+    for rank, place in zip(here, places):
         log.info("worker %d: %s", rank, place)
-    args = (first_device, config, settings, ranks.meeting, ranks.first)
-    return ProcessExecutor("octavo.engine.build:build_worker", args, num_ranks, places, keep=ranks)
+    args = (first_device - here.start, config, task.settings, task.meeting, task.first_rank)
+    return Workers("octavo.engine.build:build_worker", args, config.parallel.world_size, here, places)
 
 
 def worker_places(config: EngineConfig, settings: Resolved, first_device: int, num_ranks: int) -> list[Place]:
     """Where each worker's process runs; empty where nothing is asked. Raises `ConfigError` or `BadEnvironment`."""
     devices = range(first_device, first_device + num_ranks)
     if settings.device == "cpu":
-        return cpu_places(num_ranks * settings.data_parallel_size)[devices.start : devices.stop]
+        return cpu_places(num_ranks * len(config.parallel.replicas_here))[devices.start : devices.stop]
     return numa_places(config.parallel, devices) if config.parallel.numa_bind else []
 
 
 def build_worker(
     rank: int, first_device: int, config: EngineConfig, settings: Resolved, meeting: Meeting, first_rank: int
-) -> tuple[Worker, tuple[KVLayout, list[tuple[str, float]]]]:
-    """A worker in its own process, which opens the checkpoint itself; with it the KV layout and where the seconds of its start went."""
+) -> tuple[Worker, list[tuple[str, float]]]:
+    """A worker in its own process, which opens the checkpoint itself; with it where the seconds of its start went."""
     early = begin_early(time.monotonic, first_device + rank, settings.device == "cuda" and settings.optimization_level > 0)
     from octavo.parallel.collectives import join
     from octavo.worker.build import build_runner
@@ -173,7 +186,7 @@ def build_worker(
     device = take(settings.device, first_device + rank)
     architecture = Architecture.from_config(checkpoint.config)
     runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, first_rank + rank, device))
-    return runner, (runner.layout, timeline.stages)
+    return runner, timeline.stages
 
 
 def info_of(settings: Resolved, architecture: Architecture, kv_tokens: int, timeline: Timeline) -> dict[str, Any]:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from octavo.core.plan import Plan, StepOutput
+
+Outcome = tuple[bool, StepOutput | str]  # (True, what the step gave), or (False, text of what it raised)
+_outcomes = msgspec.msgpack.Decoder(Outcome)
 
 
 class ExecutorDead(RuntimeError):
-    """No further step can run: a worker or its device is gone. The text is the worker's own first error."""
+    """No further step can run: a worker or its device is gone. The text is the worker's own first error.
+
+    With `consequence` another has ended first, which says itself why.
+    """
+
+    def __init__(self, text: str, consequence: bool = False) -> None:
+        super().__init__(text)
+        self.consequence = consequence
+
+
+class PartyLost(Exception):
+    """A worker of a party has ended, or its host; `Party.word` says why."""
 
 
 class StepFuture(Protocol):
@@ -37,3 +53,12 @@ class Executor(Protocol):
     def close(self) -> None:
         """End workers and give the device memory back."""
         ...
+
+
+def outcome_bytes(outcome: Outcome) -> bytes:
+    """For a process that may be on another host, so not by pickle."""
+    return msgspec.msgpack.encode(outcome)
+
+
+def outcome_from(data: bytes) -> Outcome:
+    return _outcomes.decode(data)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from octavo.cluster.coordinator import Seat
 from octavo.core.lockstep import Intent, agree
 from octavo.core.plan import Plan
-from octavo.engine.coordinator import Seat
 from octavo.engine.executor import ExecutorDead
 
 

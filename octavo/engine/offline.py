@@ -155,8 +155,9 @@ class Replicas:
     def _dead(self) -> EngineDead:
         """Why all have ended: the same word however often it is asked for."""
         if self._word is None:
-            number, word = first_word(self._children)
-            self._word = f"engine {number}: {word}"
+            found = first_word(self._children)
+            assert found is not None, "one of them has ended"
+            self._word = found[1].of(f"engine {found[0]}").text
             self.close()
         return EngineDead(self._word)
 

@@ -18,16 +18,27 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from octavo.host.place import Place
 from octavo.logs import start_logging
 
 ANYWHERE = Place()
 FIRST_WORD_GRACE_S = 0.5  # after the first death: others that end of it may have been quicker to say so
+
+
+class Word(NamedTuple):
+    """The first error of a process that has ended. Of several words the least is the one that came first."""
+
+    consequence: bool  # it only lost another, which says itself why
+    at_s: float  # since the epoch, as hosts share no other clock; 0 where it ended without a word
+    text: str
+
+    def of(self, whose: str) -> Word:
+        return self._replace(text=f"{whose}: {self.text}")
 
 
 @dataclass(frozen=True)
@@ -47,22 +58,26 @@ class Child:
         code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"code {code}"
 
-    def last_word(self) -> tuple[float, str]:
-        """When it said its first error, and what; how it ended, at time 0, if it said nothing. Called when it is ending."""
+    def last_word(self) -> Word:
+        """Its first error; how it ended, if it said nothing. Called when it is ending."""
         text = b""
         while chunk := os.read(self.status_fd, 65536):
             text += chunk
         said = [json.loads(line) for line in text.splitlines()]
-        errors = [(one["at_s"], one["error"]) for one in said if one["kind"] == "error"]
-        return errors[0] if errors else (0.0, f"its process ended with {self.end()}")
+        errors = [word_in(one) for one in said if one["kind"] == "error"]
+        return errors[0] if errors else Word(False, 0.0, f"its process ended with {self.end()}")
 
 
-def first_word(children: Sequence[Child]) -> tuple[int, str]:
-    """Of those that have ended or are about to, the number and the word of the first. The others only lost it."""
+def word_in(said: Mapping[str, Any]) -> Word:
+    """That of a process which said "error"."""
+    return Word(said["consequence"], said["at_s"], said["error"])
+
+
+def first_word(children: Sequence[Child]) -> tuple[int, Word] | None:
+    """Of those that have ended or are about to, the number and the word of the first; None if there is none."""
     time.sleep(FIRST_WORD_GRACE_S)
     words = {number: child.last_word() for number, child in enumerate(children) if wait([child.status_fd], timeout=0)}
-    number = min(words, key=lambda number: words[number][0])
-    return number, words[number][1]
+    return min(words.items(), key=lambda item: item[1], default=None)
 
 
 class Status:
@@ -72,7 +87,7 @@ class Status:
         self._fd = fd
 
     def say(self, kind: str, **fields: Any) -> None:
-        os.write(self._fd, json.dumps({"kind": kind, "at_s": time.monotonic(), **fields}).encode() + b"\n")
+        os.write(self._fd, json.dumps({"kind": kind, "at_s": time.time(), **fields}).encode() + b"\n")
 
 
 def spawn(target: str, *args: Any, place: Place = ANYWHERE, fds: Sequence[int] = ()) -> Child:
@@ -111,12 +126,12 @@ def die_with_parent(stdin: BinaryIO) -> None:
 
 
 def end_with(status: Status, error: BaseException) -> NoReturn:
-    """Tell the parent, and end this process."""
-    if type(error).__module__.startswith("octavo."):
-        status.say("error", error=str(error))  # says what is wrong and what works
-    else:
+    """Tell the parent, and end this process. An error with a true attribute `consequence` is not the first one."""
+    text, consequence = str(error), getattr(error, "consequence", False)
+    if not type(error).__module__.startswith("octavo."):  # ours say what is wrong and what works
         traceback.print_exception(error)
-        status.say("error", error=f"{type(error).__name__}: {error}")
+        text = f"{type(error).__name__}: {error}"
+    status.say("error", error=text, consequence=consequence)
     os._exit(1)
 
 

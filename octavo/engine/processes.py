@@ -1,4 +1,4 @@
-"""Workers in processes of their own: plans go out to every rank through shared memory, the outcome comes back from the last one.
+"""Workers in processes of their own, on this host and on others: plans go out to every rank, the outcome comes back from the last one.
 
 A rank that ends takes the group down within moments: whoever waits for a step gets `ExecutorDead` with that rank's own first error.
 """
@@ -6,57 +6,66 @@ A rank that ends takes the group down within moments: whoever waits for a step g
 from __future__ import annotations
 
 import pickle
-import platform
-import socket
-import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from queue import SimpleQueue
-from typing import Any
+from multiprocessing.connection import wait
+from typing import Any, Protocol
 
 from octavo import env
 from octavo.core.plan import Plan, StepOutput
-from octavo.engine.board import Board
-from octavo.engine.executor import ExecutorDead, StepFuture
-from octavo.engine.inline import Worker
-from octavo.engine.process import ANYWHERE, Child, Status, end_with, first_word, function_at, spawn
-from octavo.host.place import Place
-
-Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
-Outcome = tuple[bool, Any]  # (True, StepOutput), or (False, text of what the step raised)
+from octavo.engine.executor import ExecutorDead, Outcome, PartyLost, StepFuture, outcome_from
+from octavo.engine.process import Word
 
 
 class StepFailed(RuntimeError):
     """A step raised in its worker, which goes on."""
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One worker process, seen by the engine."""
+class Party(Protocol):
+    """The workers of one host, here (`octavo.engine.workers`) or there (`octavo.cluster.far`)."""
 
-    number: int
-    child: Child
-    link: Connection
+    @property
+    def told(self) -> list[Any] | None:
+        """What each worker tells of itself, once all have started."""
+        ...
+
+    @property
+    def doors(self) -> Sequence[Any]:
+        """What can be waited on; whoever finds one of them ready calls `hear`."""
+        ...
+
+    def tell(self, data: bytes) -> None:
+        """Give all workers a message. Raises `PartyLost`."""
+        ...
+
+    def hear(self, ready: Collection[Any]) -> bytes | None:
+        """An outcome, if that is what came in by the doors that are ready. Raises `PartyLost` when a worker has ended."""
+        ...
+
+    def word(self) -> Word | None:
+        """The first error here, if anybody has ended or is about to."""
+        ...
+
+    def progress(self) -> str:
+        """The host, and how far each of its workers is."""
+        ...
+
+    def close(self, why: str | None = None) -> None:
+        """End the workers; `why` is the error that ends all."""
+        ...
 
 
 class ProcessExecutor:
-    """Starts `num_ranks` workers, each made by `build` ("module:function") as `build(rank, *args) -> (worker, what to tell)`."""
+    """All ranks, in the order of their parties; made when all have started."""
 
-    def __init__(
-        self, build: str, args: tuple[Any, ...], num_ranks: int = 1, places: Sequence[Place] = (), keep: object = None
-    ) -> None:
-        """`places[rank]` is where the rank's process runs. `keep` lives as long as the workers."""
+    def __init__(self, parties: Sequence[Party], keep: object = None) -> None:
+        """`keep` lives as long as the workers."""
         self._keep = keep
-        self._board = Board(num_ranks)
-        self._closed = False
-        self._ranks = [
-            _start(number, num_ranks, self._board, build, args, places[number] if places else ANYWHERE) for number in range(num_ranks)
-        ]
-        self._sampler = self._ranks[-1]
+        self.parties = parties
         self._pending: deque[RemoteStep] = deque()
-        self.told = [self._receive(rank, None) for rank in self._ranks]  # what each `build` tells of its worker
+        while any(party.told is None for party in parties):
+            self._hear(None)
+        self.told = [told for party in parties for told in party.told or ()]  # what each worker tells of itself, by rank
 
     def submit(self, plan: Plan) -> StepFuture:
         self._tell(("forward" if plan.masked else "step", plan, None))
@@ -68,64 +77,59 @@ class ProcessExecutor:
         self._tell(("sample", plan, masks))
 
     def check(self) -> None:
-        self._look_for_the_dead(wait([rank.child.status_fd for rank in self._ranks], timeout=0))
+        self._hear_from(wait(self._doors(), timeout=0))
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            for rank in self._ranks:
-                rank.child.kill()
-                rank.link.close()
-            self._board.close()
+        for party in self.parties:
+            party.close()
 
     def receive(self, step: RemoteStep) -> Outcome:
         """The outcome of a step; those of earlier steps come first and are kept for them."""
         while step.outcome is None:
-            self._pending.popleft().outcome = self._receive(self._sampler, env.STEP_TIMEOUT.get())
+            data = self._hear(env.STEP_TIMEOUT.get())
+            if data is not None:
+                self._pending.popleft().outcome = outcome_from(data)
         return step.outcome
 
-    def _tell(self, message: Message) -> None:
-        place = self._board.write(message, self._wait_for_readers)
-        for rank in self._ranks:
-            try:
-                rank.link.send_bytes(place)
-            except OSError:
-                raise self._dead() from None
+    def _tell(self, message: tuple[str, Plan, Any]) -> None:
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            for party in self.parties:
+                party.tell(data)
+        except PartyLost:
+            raise self._dead() from None
 
-    def _wait_for_readers(self) -> None:
-        self._look_for_the_dead(wait([rank.child.status_fd for rank in self._ranks], timeout=0.001))
+    def _doors(self) -> list[Any]:
+        return [door for party in self.parties for door in party.doors]
 
-    def _receive(self, rank: Rank, timeout_s: float | None) -> Any:
-        """The next message of one rank, while all are watched: their status pipes are silent as long as they are well."""
-        while True:
-            ready = wait([rank.link, *(other.child.status_fd for other in self._ranks)], timeout_s)
-            if not ready:
-                raise self._stuck(timeout_s)
-            if rank.link in ready:
-                try:
-                    return pickle.loads(rank.link.recv_bytes())
-                except (EOFError, OSError):
-                    raise self._dead() from None
-            self._look_for_the_dead(ready)
+    def _hear(self, timeout_s: float | None) -> bytes | None:
+        """What comes next from any party: an outcome, or nothing of which more need be said."""
+        ready = wait(self._doors(), timeout_s)
+        if not ready:
+            raise self._stuck(timeout_s)
+        return self._hear_from(ready)
+
+    def _hear_from(self, ready: Collection[Any]) -> bytes | None:
+        try:
+            heard = [party.hear(ready) for party in self.parties]
+        except PartyLost:
+            raise self._dead() from None
+        return next((data for data in heard if data is not None), None)
 
     def _stuck(self, timeout_s: float | None) -> ExecutorDead:
         """No outcome came for so long: how far each rank is."""
-        found: list[str] = []
-        for rank in self._ranks:
-            told, launched = self._board.progress(rank.number)
-            doing = f"has launched step {launched} and waits for its end" if launched == told else f"launches step {told}"
-            found.append(f"worker {rank.number} (process {rank.child.process.pid}) {doing}")
-        self.close()
-        return ExecutorDead(f"no outcome within {timeout_s:g} s on host {platform.node()}: {'; '.join(found)}")
-
-    def _look_for_the_dead(self, ready: Collection[object]) -> None:
-        if any(rank.child.status_fd in ready for rank in self._ranks):
-            raise self._dead()
+        error = f"no outcome within {timeout_s:g} s {'; '.join(party.progress() for party in self.parties)}"
+        return self._end(error)
 
     def _dead(self) -> ExecutorDead:
-        number, word = first_word([rank.child for rank in self._ranks])
-        self.close()
-        return ExecutorDead(f"worker {number}: {word}")
+        words = [word for party in self.parties if (word := party.word()) is not None]
+        first = min(words)
+        return self._end(first.text, first.consequence)
+
+    def _end(self, error: str, consequence: bool = False) -> ExecutorDead:
+        for party in self.parties:
+            party.close(error)
+        return ExecutorDead(error, consequence)
 
 
 class RemoteStep:
@@ -139,77 +143,5 @@ class RemoteStep:
         good, value = self._executor.receive(self)
         if not good:
             raise StepFailed(value)
+        assert isinstance(value, StepOutput)
         return value
-
-
-def _start(number: int, num_ranks: int, board: Board, build: str, args: tuple[Any, ...], place: Place) -> Rank:
-    ours, theirs = socket.socketpair()
-    target = "octavo.engine.processes:run_worker"
-    fds = (theirs.fileno(), board.fd)
-    child = spawn(target, *fds, number, num_ranks, build, args, place=place, fds=fds)
-    theirs.close()
-    return Rank(number, child, Connection(ours.detach()))
-
-
-def run_worker(status: Status, fd: int, board_fd: int, number: int, num_ranks: int, build: str, args: tuple[Any, ...]) -> None:
-    """The worker's process: launches each plan as it comes. On the last rank a second thread waits for outcomes and sends them in order."""
-    link, board = Connection(fd), Board(num_ranks, board_fd)
-    worker, told = function_at(build)(number, *args)
-    link.send_bytes(pickle.dumps(told))
-    alone, launched = num_ranks == 1, SimpleQueue[StepFuture]()
-    reports = number == num_ranks - 1
-    if reports:
-        threading.Thread(target=_send_outcomes, args=(worker, launched, link, status, alone), name="outcomes", daemon=True).start()
-    failed: Raised | None = None  # forward half, whose outcome is told when the second half comes: a plan has one
-    while True:
-        try:
-            message: Message = board.read(number, link.recv_bytes())
-        except EOFError:
-            worker.close()
-            return
-        board.note(number, told=message[1].step)
-        try:
-            future = failed or _launch(worker, message)
-            board.note(number, launched=message[1].step)
-        except Exception as error:
-            if not alone:  # the others wait for this rank in a collective
-                raise
-            future = Raised(error)
-        failed = future if message[0] == "forward" and isinstance(future, Raised) else None
-        if reports and future is not None and failed is None:
-            launched.put(future)
-
-
-def _launch(worker: Worker, message: Message) -> StepFuture | None:
-    kind, plan, masks = message
-    if kind == "step":
-        return worker.step(plan)
-    if kind == "forward":
-        return worker.forward(plan)
-    return worker.sample(plan, masks)
-
-
-@dataclass(frozen=True)
-class Raised:
-    """The future of a step that could not even be launched."""
-
-    error: Exception
-
-    def result(self) -> StepOutput:
-        raise self.error
-
-
-def _send_outcomes(worker: Worker, launched: SimpleQueue[StepFuture], link: Connection, status: Status, alone: bool) -> None:
-    worker.enter_thread()
-    while True:
-        future = launched.get()
-        try:
-            outcome: Outcome = (True, future.result())
-        except Exception as error:
-            if not alone:
-                end_with(status, error)
-            outcome = (False, f"{type(error).__name__}: {error}")
-        try:
-            link.send_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
-        except OSError:
-            return

@@ -19,7 +19,7 @@ from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.news import as_output, is_token
-from octavo.engine.process import ANYWHERE, spawn
+from octavo.engine.process import ANYWHERE, Word, spawn, word_in
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request, SequenceOutput
 
@@ -55,7 +55,7 @@ class RemoteEngine:
         on_death: Callable[[], None] | None = None,
     ) -> None:
         """With `on_death` it is the caller who says why all is lost, by `lose`."""
-        self.last_word: tuple[float, str] | None = None  # when its process said its first error, and what, once it has ended
+        self.last_word: Word | None = None  # once its process has ended
         self._on_death = on_death
         self.info: Mapping[str, Any] = {}
         self._on_stage = on_stage
@@ -218,7 +218,7 @@ class RemoteEngine:
         reader = asyncio.StreamReader()
         pipe = os.fdopen(self._child.status_fd, "rb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        error: tuple[float, str] | None = None
+        error: Word | None = None
         try:
             while line := await reader.readline():
                 message = json.loads(line)
@@ -226,16 +226,16 @@ class RemoteEngine:
                     self.info = message["info"]
                     self._ready.set_result(None)
                 elif message["kind"] == "error":
-                    error = message["at_s"], message["error"]
+                    error = word_in(message)
                 elif self._on_stage is not None:
                     self._on_stage(message)
         finally:
             transport.close()
         end = await asyncio.to_thread(self._child.end)
-        self.last_word = error or (0.0, f"the engine process ended with {end}")
+        self.last_word = error or Word(False, 0.0, f"the engine process ended with {end}")
         self._gone.set()
         if self._on_death is None:
-            self.lose(self.last_word[1])
+            self.lose(self.last_word.text)
         else:
             self._on_death()
 

@@ -123,9 +123,8 @@ class Replicas:
 
     async def _end_all(self) -> None:
         await asyncio.sleep(FIRST_WORD_GRACE_S)
-        words = {number: engine.last_word for number, engine in enumerate(self._engines) if engine.last_word is not None}
-        number = min(words, key=lambda number: words[number][0])
-        self._dead = f"engine {number}: {words[number][1]}"
+        words = [engine.last_word.of(f"engine {number}") for number, engine in enumerate(self._engines) if engine.last_word is not None]
+        self._dead = min(words).text
         for engine in self._engines:
             engine.lose(self._dead)
         await asyncio.gather(*(engine.close() for engine in self._engines))

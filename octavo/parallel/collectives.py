@@ -78,6 +78,8 @@ def _join_groups(
 class RankLost(RuntimeError):
     """A collective could not end: another rank is gone, or did not come in time."""
 
+    consequence = True  # the other one says why
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from octavo.async_llm import intake_of, start_engine
+from octavo.cluster.headless import serve_headless
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.server import ServerConfig
@@ -20,6 +21,8 @@ from octavo.text.template import ChatTemplate
 
 def serve(asked: EngineConfig, config: ServerConfig) -> int:
     """Serve until told to stop; the exit code. Raises `ConfigError` and what opening a model raises."""
+    if asked.parallel.headless:
+        return serve_headless(asked)
     template = checked_template(asked)
     try:
         return run_until_done(config, bind(config), lambda: start_front(asked, config, template))

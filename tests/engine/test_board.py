@@ -23,30 +23,30 @@ def never():
 def test_messages_arrive_whole_however_the_ring_is_cut(boards):
     engine, workers = boards
     for number in range(50):
-        message = ("step", "x" * (number * 7 % 90), number)
+        message = b"%d" % number + b"x" * (number * 7 % 90)
         place = engine.write(message, never)
         assert [worker.read(rank, place) for rank, worker in enumerate(workers)] == [message, message]
 
 
 def test_nothing_unread_is_written_over(boards):
     engine, workers = boards
-    first = engine.write("a" * 120, never)
+    first = engine.write(b"a" * 120, never)
     workers[0].read(0, first)
     waited = []
 
     def wait():
         waited.append(workers[1].read(1, first))
 
-    second = engine.write("b" * 120, wait)
-    assert waited == ["a" * 120]
-    assert [worker.read(rank, second) for rank, worker in enumerate(workers)] == ["b" * 120] * 2
+    second = engine.write(b"b" * 120, wait)
+    assert waited == [b"a" * 120]
+    assert [worker.read(rank, second) for rank, worker in enumerate(workers)] == [b"b" * 120] * 2
 
 
 def test_what_is_larger_than_the_ring_goes_another_way(boards):
     engine, workers = boards
-    assert workers[0].read(0, engine.write("c" * 1000, never)) == "c" * 1000
-    after = engine.write("d", never)
-    assert [worker.read(rank, after) for rank, worker in enumerate(workers)] == ["d", "d"]
+    assert workers[0].read(0, engine.write(b"c" * 1000, never)) == b"c" * 1000
+    after = engine.write(b"d", never)
+    assert [worker.read(rank, after) for rank, worker in enumerate(workers)] == [b"d", b"d"]
 
 
 def test_how_far_each_rank_is(boards):

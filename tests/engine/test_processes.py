@@ -12,6 +12,7 @@ import pytest
 from octavo.core.plan import Plan, Slice
 from octavo.engine.executor import ExecutorDead
 from octavo.engine.processes import ProcessExecutor, StepFailed
+from octavo.engine.workers import Workers
 
 BUILD = "tests.engine.fake_worker:build"
 
@@ -30,7 +31,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def executor():
-    made = ProcessExecutor(BUILD, ("good",), num_ranks=2)
+    made = ProcessExecutor([Workers(BUILD, ("good",), 2)])
     yield made
     made.close()
     assert not any(alive(told["pid"]) for told in made.told)
@@ -55,7 +56,7 @@ def test_two_halves(executor):
 
 
 def test_a_step_that_raises_fails_alone_where_there_is_one_rank():
-    executor = ProcessExecutor(BUILD, ("good",))
+    executor = ProcessExecutor([Workers(BUILD, ("good",))])
     bad, good = executor.submit(plan(13, 1)), executor.submit(plan(16, 1))
     with pytest.raises(StepFailed, match="ValueError: unlucky step"):
         bad.result()
@@ -100,7 +101,7 @@ def test_a_death_is_noticed_when_nothing_runs(executor):
 
 def test_a_failed_start_names_rank_and_error():
     with pytest.raises(ExecutorDead, match="worker 1: ValueError: this rank has no device"):
-        ProcessExecutor(BUILD, ("broken",), num_ranks=2)
+        ProcessExecutor([Workers(BUILD, ("broken",), 2)])
 
 
 def test_a_real_model_in_a_worker_process():
@@ -119,7 +120,7 @@ def test_a_real_model_in_a_worker_process():
 
 def test_ranks_that_hang_are_named_with_what_they_do(monkeypatch):
     monkeypatch.setenv("OCTAVO_EXECUTE_MODEL_TIMEOUT_SECONDS", "0.5")
-    executor = ProcessExecutor(BUILD, ("good",), num_ranks=2)
+    executor = ProcessExecutor([Workers(BUILD, ("good",), 2)])
     assert executor.submit(plan(1, 1)).result().tokens == [[102]]
     step = executor.submit(plan(15, 1))
     with pytest.raises(ExecutorDead, match=r"within 0.5 s on host .*worker 0 \(process \d+\) launches step 15; worker 1"):
@@ -131,7 +132,7 @@ def test_a_rank_that_dies_in_a_collective_is_the_one_that_is_named():
     from octavo import LLM, SamplingParams
 
     llm = LLM("smollm2-135m", tensor_parallel_size=3, max_model_len=128, kv_cache_memory_bytes=32 << 20, skip_tokenizer_init=True)
-    pid = llm._engine.executor._ranks[1].child.process.pid
+    pid = llm._engine.executor.parties[0].ranks[1].child.process.pid
     prompt, params = {"prompt_token_ids": [5, 6, 7]}, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, detokenize=False)
     os.kill(pid, signal.SIGSTOP)  # the others wait for it in the first sum
     begin = time.monotonic()

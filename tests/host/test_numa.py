@@ -11,6 +11,7 @@ import pytest
 from octavo.config.fields import ConfigError
 from octavo.config.parallel import ParallelConfig
 from octavo.engine.processes import ProcessExecutor
+from octavo.engine.workers import Workers
 from octavo.host import numa
 from octavo.host.numa import engine_place, numa_places
 from octavo.host.nvml import Gpu, read_driver, sysfs_address, visible
@@ -114,7 +115,7 @@ def test_a_worker_is_bound_as_its_flags_say(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     core = max(os.sched_getaffinity(0))
     asked = ParallelConfig(numa_bind=True, numa_bind_nodes=(0,), numa_bind_cpus=(f"{core},4095",))
-    executor = ProcessExecutor("tests.engine.fake_worker:build", ("good",), places=numa_places(asked, [0]))
+    executor = ProcessExecutor([Workers("tests.engine.fake_worker:build", ("good",), places=numa_places(asked, [0]))])
     try:
         folder = Path(f"/proc/{executor.told[0]['pid']}")
         assert re.search(rf"^Cpus_allowed_list:\s*{core}$", (folder / "status").read_text(), re.MULTILINE)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from octavo.engine.processes import ProcessExecutor
+from octavo.engine.workers import Workers
 from octavo.host.cores import allowed_cores
 from octavo.host.place import Place, PlaceError
 
@@ -48,7 +49,7 @@ def test_a_place_in_words() -> None:
 def test_workers_and_their_threads_are_on_the_cores_of_their_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     first = min(allowed_cores())
     places = [Place(2, (first, CORE), pinned=True), Place(2, (CORE,))]
-    executor = ProcessExecutor("tests.host.team:build", (), num_ranks=2, places=places)
+    executor = ProcessExecutor([Workers("tests.host.team:build", (), 2, places=places)])
     try:
         pids = [told["pid"] for told in executor.told]
         assert [status(pid, "Cpus_allowed_list") for pid in pids] == [str(first), str(CORE)]

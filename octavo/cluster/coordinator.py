@@ -26,7 +26,7 @@ CALL, ROUND, LOST = b"C", b"R", b"L"  # what a message of the coordinator begins
 def start_coordinator(num_ranks: int, host: str = "127.0.0.1", port: int = 0) -> tuple[Child, tuple[str, int]]:
     """The process, and the address at which ranks find it: `port`, or any free one."""
     with socket.create_server((host, port), backlog=num_ranks) as listener:
-        child = spawn("octavo.engine.coordinator:run_coordinator", listener.fileno(), num_ranks, fds=(listener.fileno(),))
+        child = spawn("octavo.cluster.coordinator:run_coordinator", listener.fileno(), num_ranks, fds=(listener.fileno(),))
         return child, listener.getsockname()[:2]
 
 
@@ -113,7 +113,7 @@ class Seat:
         try:
             self._link.send_bytes(INTENT.pack(intent.num_tokens, intent.graph))
         except OSError:
-            raise ExecutorDead("the coordinator has ended") from None
+            raise ExecutorDead("the coordinator has ended", consequence=True) from None
         while True:
             message = self._receive()
             if message[:1] == ROUND:
@@ -126,7 +126,7 @@ class Seat:
         try:
             message = self._link.recv_bytes()
         except (EOFError, OSError):
-            raise ExecutorDead("the coordinator has ended") from None
+            raise ExecutorDead("the coordinator has ended", consequence=True) from None
         if message[:1] == LOST:
-            raise ExecutorDead(f"engine {message[1:].decode()} has ended, and its experts with it")
+            raise ExecutorDead(f"engine {message[1:].decode()} has ended, and its experts with it", consequence=True)
         return message

@@ -1,0 +1,104 @@
+"""The agent of a further host: goes to the engine, starts the workers that it is given, and relays plans, outcomes and the first error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import platform
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from octavo import env
+from octavo.cluster.far import ASK, BEGIN, DEAD, END, OUTCOME, PATIENCE_S, PLAN, PROGRESS, READY
+from octavo.engine.executor import ExecutorDead, PartyLost
+from octavo.engine.workers import Workers
+from octavo.host.network import LOST_S, connect, interface_of
+
+log = logging.getLogger(__name__)
+
+
+def serve_host(
+    address: tuple[str, int], number: int, flags: Mapping[str, Any], begin: Callable[[Any], Workers], patience_s: float = PATIENCE_S
+) -> None:
+    """Run what the engine at `address` gives to host `number`, until it ends; `begin` starts the workers of a task.
+
+    Raises `ExecutorDead` with the first error of any host, and `NobodyThere`.
+    """
+    plain = connect(*address, patience_s)
+    env.meet_over(interface_of(plain.getsockname()[0]))
+    link = Connection(plain.detach())
+    link.send_bytes(json.dumps({"host": number, "name": platform.node(), "flags": dict(flags)}).encode())
+    log.info("host %d is at %s:%d and waits for its task", number, *address)
+    message = _receive(link)
+    if message[:1] != BEGIN:
+        raise ExecutorDead(message[1:].decode() or "the engine has ended")
+    try:
+        workers = begin(pickle.loads(message[1:]))
+    except Exception as error:
+        _tell_death(link, False, 0.0, f"host {number} ({platform.node()}): {error}")
+        raise
+    try:
+        _relay(link, workers)
+    finally:
+        workers.close()
+
+
+def _relay(link: Connection, workers: Workers) -> None:
+    """Returns when the engine ends well. Raises `ExecutorDead`."""
+    told = False
+    while True:
+        ready = wait([link, *workers.doors])
+        try:
+            if link in ready and _hand_on(_receive(link), link, workers):
+                return
+            outcome = workers.hear(ready)
+        except PartyLost:
+            word = workers.word()
+            assert word is not None, "one of them has ended"
+            _tell_death(link, *word)
+            raise ExecutorDead(_verdict(link) or word.text) from None
+        if outcome is not None:
+            link.send_bytes(OUTCOME + outcome)
+        elif not told and workers.told is not None:
+            told = True
+            link.send_bytes(READY + json.dumps(workers.told).encode())
+
+
+def _hand_on(message: bytes, link: Connection, workers: Workers) -> bool:
+    """Do what the engine says; whether it has ended well."""
+    kind, body = message[:1], message[1:]
+    if kind == PLAN:
+        workers.tell(body)
+    elif kind == ASK:
+        link.send_bytes(PROGRESS + workers.progress().encode())
+    elif kind == END and body:
+        raise ExecutorDead(body.decode())
+    return kind == END
+
+
+def _receive(link: Connection) -> bytes:
+    try:
+        return link.recv_bytes()
+    except (EOFError, OSError) as error:
+        raise ExecutorDead(f"the first host is lost: {str(error) or 'its process has ended'}") from None
+
+
+def _tell_death(link: Connection, *word: object) -> None:
+    try:
+        link.send_bytes(DEAD + json.dumps(word).encode())
+    except OSError:
+        log.warning("the first host is lost too")
+
+
+def _verdict(link: Connection) -> str | None:
+    """What the engine says was the first error of all, once it has heard of this host's."""
+    try:
+        while link.poll(LOST_S):
+            message = link.recv_bytes()
+            if message[:1] == END:
+                return message[1:].decode()
+    except (EOFError, OSError):
+        pass
+    return None
