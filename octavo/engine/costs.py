@@ -43,7 +43,5 @@ class LearnedCosts:
         return {"longest_step_seconds": self.longest_s(settings), "prompt_tokens_per_second": self.prompt_rate(settings)}
 
     def _learn(self) -> None:
-        timings = self.log.timings()
-        stride = -(-len(timings) // FITTED)
-        found = fit_terms(self.model.roofline, timings[::-stride])
+        found = fit_terms(self.model.roofline, self.log.timings(FITTED))
         self.model = replace(found, origin=f"{self.log.num_steps:,} steps of this engine")

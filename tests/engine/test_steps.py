@@ -138,3 +138,13 @@ def test_a_front_may_ask_for_it():
     kind, (ask_id, value) = decode_reply(encode_answer("q", outbox.answers["q"]))
     assert (kind, ask_id) == ("answer", "q")
     assert [Timing(StepShape(*shape), seconds) for shape, seconds in value] == loop.step_log.timings()
+
+
+def test_a_sample_is_spread_over_what_is_kept_and_has_the_newest() -> None:
+    log = StepLog(kept=100)
+    for number in range(1, 251):
+        log.begin(0.0)
+        log.end(StepShape(number, 1, 1, 0, 0, 0), float(number))
+    sizes = [timing.shape.num_tokens for timing in log.timings(10)]
+    assert sizes == list(range(160, 251, 10))
+    assert [timing.seconds for timing in log.timings(3)] == [1.0] * 3
