@@ -23,6 +23,7 @@ from octavo.engine.executor import ExecutorDead, PartyLost
 from octavo.engine.process import Word
 from octavo.host.network import lasting
 from octavo.parallel.meeting import Meeting
+from octavo.plan.devices import Device
 
 log = logging.getLogger(__name__)
 BEGIN, PLAN, ASK, END = b"B", b"P", b"A", b"E"  # what a message of the engine begins with
@@ -49,6 +50,7 @@ class FarHost:
     def __init__(self, link: Connection, number: int, name: str) -> None:
         self.number, self.name = number, name
         self.told: list[Any] | None = None
+        self.afterwards: Callable[[], None] = lambda: None  # once it is closed
         self._link = link
         self._word: Word | None = None
         self._progress: str | None = None
@@ -107,6 +109,7 @@ class FarHost:
             with suppress(OSError):
                 self._link.send_bytes(END + (why or "").encode())
             self._link.close()
+            self.afterwards()
 
     def _send(self, data: bytes) -> None:
         try:
@@ -117,6 +120,15 @@ class FarHost:
     def _lost(self, why: str) -> PartyLost:
         self._word = self._word or Word(False, 0.0, f"{self} is lost: {why}")
         return PartyLost()
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The further hosts of an engine."""
+
+    others: Sequence[FarHost] = ()
+    address: str = "127.0.0.1"  # of this host, where ranks meet
+    device: Device | None = None  # of the hosts that have the ranks, where none are here
 
 
 def listen(host: str, port: int, num_hosts: int, names: tuple[str, str] = ("master_addr", "master_port")) -> socket.socket:

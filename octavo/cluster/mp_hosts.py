@@ -6,7 +6,7 @@ import platform
 from typing import Any
 
 from octavo import __version__, env
-from octavo.cluster.far import FarHost, gather, listen
+from octavo.cluster.far import Hosts, gather, listen
 from octavo.config.parallel import ParallelConfig
 from octavo.host.network import interface_of
 
@@ -17,8 +17,8 @@ def flags_of(parallel: ParallelConfig) -> dict[str, Any]:
     return {"octavo": __version__, "python": platform.python_version_tuple()[1], **{name: getattr(parallel, name) for name in names}}
 
 
-def other_hosts(parallel: ParallelConfig) -> list[FarHost]:
+def other_hosts(parallel: ParallelConfig) -> Hosts:
     """Wait at the first host until the others have come. Raises `ConfigError` and `ExecutorDead`."""
     with listen(parallel.master_addr, parallel.master_port, parallel.nnodes) as listener:
         env.meet_over(interface_of(listener.getsockname()[0]))
-        return gather(listener, range(1, parallel.nnodes), flags_of(parallel))
+        return Hosts(gather(listener, range(1, parallel.nnodes), flags_of(parallel)), parallel.master_addr)

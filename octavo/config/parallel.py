@@ -60,6 +60,7 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         self._check_numa()
         self._check_hosts()
+        self._check_ray()
         if self.distributed_executor_backend == "uni" and self.world_size > 1:
             raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -86,6 +87,10 @@ class ParallelConfig:
             raise ConfigError("nnodes", self.nnodes, "each replica is on one host; use 1, and --data-parallel-size-local for several hosts")
         if self.node_rank and not self.headless:
             raise ConfigError("node_rank", self.node_rank, "the first host alone has the API; add --headless")
+
+    def _check_ray(self) -> None:
+        if self.distributed_executor_backend == "ray" and self.lock_step:
+            raise ConfigError("distributed_executor_backend", "ray", "replicas that share experts meet outside of Ray; use mp")
 
     def _check_numa(self) -> None:
         for name, entries in (("numa_bind_nodes", self.numa_bind_nodes), ("numa_bind_cpus", self.numa_bind_cpus)):

@@ -51,7 +51,7 @@ class Resolved:
     data_parallel_size: int = 1
     expert_parallel_size: int = 1  # ranks over which whole experts lie; 1: each expert is cut over tensor-parallel ranks
     dispatch: str = "local"  # how tokens reach their experts (octavo/parallel/dispatch.py)
-    executor_backend: str = "uni"  # or "mp": each worker in a process of its own
+    executor_backend: str = "uni"  # or "mp" or "ray": each worker in a process of its own
     # levels
     optimization_level: int = 2
     graph_mode: str = "NONE"  # which steps are recorded as graphs

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 from octavo import env
-from octavo.cluster.far import FarHost, Task
+from octavo.cluster.far import Hosts, Task
 from octavo.cluster.mp_hosts import other_hosts
+from octavo.cluster.ray_hosts import ray_hosts
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.parallel import Replica
@@ -39,6 +40,7 @@ from octavo.host.place import Place
 from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.parallel.meeting import Meeting
 from octavo.plan.cost import SHIPPED, cost_model
+from octavo.plan.devices import Device
 from octavo.plan.memory import plan_memory
 from octavo.plan.report import as_reasons, as_table
 from octavo.worker.early import begin as begin_early
@@ -100,19 +102,19 @@ def build_engine(
         from octavo.parallel.collectives import join
         from octavo.worker.build import build_runner, lay_out_stages, num_slots, slot_need
         from octavo.worker.device import detect, take
+    with timeline.stage("meet other hosts"):
+        hosts = meet_hosts(config, detect)
     with timeline.stage("find device"):
         timeline.beside += early.wait()
-        device = detect(num_needed=config.parallel.ranks_per_host, first=first_device)
-    with timeline.stage("meet other hosts"):
-        hosts = other_hosts(config.parallel) if config.parallel.nnodes > 1 else []
+        device = hosts.device or detect(num_needed=config.parallel.ranks_per_host, first=first_device)
     settings = resolve(config, checkpoint.config, device, offline=offline)
     log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
     note = starts.note_of(settings, architecture, device.name)
     starts.require(note, env.cache_root() / "starts")
     with timeline.stage("meet other replicas"):
-        ranks = Ranks.of(settings, replica, config.parallel.master_addr)
+        ranks = Ranks.of(settings, replica, hosts.address)
     executor: Executor
-    if settings.executor_backend == "mp":
+    if settings.executor_backend != "uni":
         with timeline.stage("start workers"):
             executor = start_workers(config, settings, first_device, ranks, hosts)
         timeline.replace_last(executor.told[0])
@@ -143,13 +145,20 @@ def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> Vocabulary:
     return Vocabulary(checkpoint.tokenizer(), vocab_size, checkpoint.eos_token_ids)
 
 
-def start_workers(config: EngineConfig, settings: Resolved, first_device: int, ranks: Ranks, hosts: Sequence[FarHost]) -> ProcessExecutor:
+def meet_hosts(config: EngineConfig, detect: Callable[..., Device]) -> Hosts:
+    """Those that have ranks of this engine beside its own host, or in its place. Raises `ConfigError` and `ExecutorDead`."""
+    if config.parallel.distributed_executor_backend == "ray":
+        return ray_hosts(config, detect, begin_workers)
+    return other_hosts(config.parallel) if config.parallel.nnodes > 1 else Hosts()
+
+
+def start_workers(config: EngineConfig, settings: Resolved, first_device: int, ranks: Ranks, hosts: Hosts) -> ProcessExecutor:
     """A process for each rank of this replica, on the devices from `first_device` on, here and on these other hosts."""
     task = Task(settings, ranks.meeting, ranks.first)
-    for host in hosts:
+    for host in hosts.others:
         host.begin(task)
-    ours = [] if config.parallel.distributed_executor_backend == "ray" else [begin_workers(config, task, 0, first_device)]
-    return ProcessExecutor([*ours, *hosts], keep=ranks)
+    ours = [] if hosts.device else [begin_workers(config, task, 0, first_device)]
+    return ProcessExecutor([*ours, *hosts.others], keep=ranks)
 
 
 def begin_workers(config: EngineConfig, task: Task, host: int, first_device: int) -> Workers:

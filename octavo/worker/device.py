@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 
 import torch
@@ -24,10 +25,12 @@ def detect(asked: str = "auto", num_needed: int = 1, first: int = 0) -> Device:
     return Device.cuda(properties.name, total_bytes, free_bytes, 10 * properties.major + properties.minor)
 
 
-def take(kind: str, rank: int) -> torch.device:
-    """Make a rank's device the one of this process: the GPU of that number on its host."""
+def take(kind: str, number: int) -> torch.device:
+    """Make a rank's device the one of this process: the GPU of that number on its host. Raises ValueError where there is none."""
     if kind != "cuda":
         return torch.device(kind)
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    if number >= torch.cuda.device_count():
+        raise ValueError(f"{number + 1} GPUs are needed on this host ({platform.node()}), and there are {torch.cuda.device_count()}")
+    device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device

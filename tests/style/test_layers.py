@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "drafting": (*NETWORK, "models", "sampling"),
     "worker": HANDS,
     "cluster.headless": ("cluster", "engine.build", "engine", "config", *BASE),
-    "cluster": ("engine", "config", "core", "parallel.meeting", *BASE),
+    "cluster": ("engine", "config", "core", "plan.devices", "parallel.meeting", *BASE),
     "engine.build": (*HANDS, "engine", "cluster"),  # puts an engine together, so it knows the worker
     "engine.ranks": (*HANDS, "engine", "cluster"),
     "engine.inline": (*HANDS, "engine"),

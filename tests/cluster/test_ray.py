@@ -1,0 +1,62 @@
+"""A Ray cluster of two hosts, which are two groups of processes here: a stage on each, one text, and the first error within moments."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.config.fields import ConfigError
+from octavo.engine.executor import ExecutorDead
+from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
+
+ROOT = Path(__file__).parents[2]
+FLAGS = {"skip_tokenizer_init": True, "max_model_len": 64, "kv_cache_memory_bytes": "1M"}
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    ray = pytest.importorskip("ray", reason="the extra octavo[ray] is not installed")
+    from ray.cluster_utils import Cluster
+
+    for name, value in {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    small = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    cluster.add_node(**{name: small[name] for name in ("num_cpus", "object_store_memory")})
+    cluster.connect()
+    yield ray
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_two_nodes_with_a_stage_each_say_what_one_process_says(two_nodes, make_pair, tmp_path):  # noqa: F811
+    make_pair("llama")
+    prompts = [{"prompt_token_ids": list(range(3, 3 + length))} for length in (5, 11, 2)]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
+
+    def texts(llm: LLM) -> list[tuple[int, ...]]:
+        return [tuple(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+
+    one = LLM(str(tmp_path), **FLAGS)
+    expected = texts(one)
+    one.close()
+    with pytest.raises(ConfigError, match=r"3 stages of 1 CPUs are needed.*the cluster's hosts have 1, 1;"):
+        LLM(str(tmp_path), **FLAGS, pipeline_parallel_size=3, distributed_executor_backend="ray")
+    two = LLM(str(tmp_path), **FLAGS, pipeline_parallel_size=2, distributed_executor_backend="ray")
+    assert texts(two) == expected
+    groups = two_nodes.util.placement_group_table().values()
+    (nodes,) = [set(group["bundles_to_node_id"].values()) for group in groups if group["state"] == "CREATED"]
+    assert len(nodes) == 2, "a stage on each"
+    told = [re.findall(r"process (\d+)", party.progress()) for party in two._engine.executor.parties]
+    os.kill(int(told[1][0]), signal.SIGKILL)
+    begin_s = time.monotonic()
+    with pytest.raises(ExecutorDead, match="worker 1: its process ended with signal 9"):
+        texts(two)
+    assert time.monotonic() - begin_s < 10
+    two.close()
