@@ -12,6 +12,7 @@ from typing import Any
 from octavo import env
 from octavo.cluster.far import Hosts, Task
 from octavo.cluster.mp_hosts import other_hosts
+from octavo.cluster.ranks import Ranks
 from octavo.cluster.ray_hosts import ray_hosts
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
@@ -29,7 +30,6 @@ from octavo.engine.grammars import Grammars
 from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
-from octavo.engine.ranks import Ranks
 from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.engine.workers import Workers

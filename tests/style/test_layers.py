@@ -35,9 +35,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "drafting": (*NETWORK, "models", "sampling"),
     "worker": HANDS,
     "cluster.headless": ("cluster", "engine.build", "engine", "config", *BASE),
+    "cluster.ranks": ("cluster", "engine", "config", "parallel", *BASE),
     "cluster": ("engine", "config", "core", "plan.devices", "parallel.meeting", *BASE),
     "engine.build": (*HANDS, "engine", "cluster"),  # puts an engine together, so it knows the worker
-    "engine.ranks": (*HANDS, "engine", "cluster"),
     "engine.inline": (*HANDS, "engine"),
     "engine": ("cluster.coordinator", "core", "config", "plan", "grammar", *BASE),
     "histogram": (),
