@@ -19,7 +19,7 @@ from octavo.engine.loop import EngineLoop
 from octavo.plan.cost import CostKey, CostModel, Roofline, save
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit, judge
-from octavo.plan.memory import kv_layout, one_rank
+from octavo.plan.memory import kv_layout
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Load, Synthetic
 from octavo.simulate.result import Record
@@ -128,9 +128,7 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
 def simulated(subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None) -> Record:
     """The same load in the simulator."""
     settings = settings or subject.settings
-    part = one_rank(subject.arch, settings.tensor_parallel_size, settings.pipeline_parallel_size, settings.expert_parallel_size)
-    layout = kv_layout(part, settings.kv_dtype, settings.block_size, settings.kv_bytes)
-    return simulate(load, settings, layout, model.seconds)[0]
+    return simulate(load, settings, kv_layout(subject.arch, settings), model.seconds)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from octavo.env import cache_root
 from octavo.plan import predict
 from octavo.plan.cost import SHIPPED, CostModel, cost_model
 from octavo.plan.devices import GPUS, Device
-from octavo.plan.memory import kv_layout, num_parameters, one_rank, plan_memory
+from octavo.plan.memory import kv_layout, num_parameters, plan_memory
 from octavo.plan.report import as_data, as_reasons, as_table, size
 
 
@@ -57,7 +57,7 @@ def run(settings: Settings) -> int:
     if options.compare:
         return _compare(options, settings, config, arch, device)
     chosen = resolve(asked, config, device)
-    plan = plan_memory(arch, chosen, device)
+    plan = plan_memory(arch, chosen)
     costs, expected = _predict(options, arch, chosen, device)
     needs = _needs(options, chosen, expected)
     if options.json:
@@ -76,8 +76,7 @@ def _predict(
     options: PlanOptions, arch: Architecture, chosen: Resolved, device: Device
 ) -> tuple[CostModel, predict.Prediction]:
     costs = cost_model(arch, chosen, device, (cache_root() / "costs", SHIPPED))
-    part = one_rank(arch, chosen.tensor_parallel_size, chosen.pipeline_parallel_size, chosen.expert_parallel_size)
-    layout = kv_layout(part, chosen.kv_dtype, chosen.block_size, chosen.kv_bytes)
+    layout = kv_layout(arch, chosen)
     length = min(options.input_len, chosen.max_model_len - 1)
     return costs, predict.predict(costs, chosen, layout, length, min(options.output_len, chosen.max_model_len - length))
 
@@ -119,7 +118,7 @@ def _compare(options: PlanOptions, settings: Settings, config: Mapping[str, Any]
         except ConfigError as error:
             rows.append({"layout": text, "refused": str(error)})
             continue
-        plan = plan_memory(arch, chosen, device)
+        plan = plan_memory(arch, chosen)
         _, expected = _predict(options, arch, chosen, device)
         data, ranks = chosen.data_parallel_size, chosen.tensor_parallel_size * chosen.pipeline_parallel_size
         made = data * expected.output_tokens_per_s

@@ -91,7 +91,7 @@ def run(settings: Settings) -> int:
     chosen = resolve(asked, config, device)
     costs = cost_model(arch, chosen, device, (cache_root() / "costs", SHIPPED))
     begin_s = time.perf_counter()
-    layout = kv_layout(arch, chosen.kv_dtype, chosen.block_size, chosen.kv_bytes)
+    layout = kv_layout(arch, chosen)
     record, simulated = simulate(load, chosen, layout, costs.seconds, options.replicas, options.affinity)
     found = summarize(record)
     took_s = time.perf_counter() - begin_s

@@ -44,14 +44,14 @@ def resolve(
 
     Raises `ConfigError`, which names the flag, the value and what works, and `UnsupportedModel`.
     """
-    whole = Architecture.from_config(checkpoint)
+    arch = Architecture.from_config(checkpoint)
     if asked.parallel.numa_bind and device.kind == "cpu":
         raise ConfigError("numa_bind", True, "there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES and "
                           "OCTAVO_CPU_OMP_THREADS_BIND (docs/placement.md)")  # fmt: skip
     device = _of_one_worker(asked, device)
     reasons: dict[str, str] = {"device": f"{device.name}, {device.memory_bytes / GIB:.1f} GiB"}
-    experts, dispatch = expert_ranks(asked.parallel, whole, reasons)
-    arch = _one_rank(asked, whole, experts)
+    experts, dispatch = expert_ranks(asked.parallel, arch, reasons)
+    _check_cuts(asked, arch)
     dtype = _dtype(asked, arch, device, reasons)
     packed = _packed(asked, checkpoint, arch, device, reasons)
     limit = _model_limit(asked, arch, reasons)
@@ -103,8 +103,8 @@ def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
     return replace(device, memory_bytes=device.memory_bytes // workers, free_bytes=device.free_bytes // workers)
 
 
-def _one_rank(asked: EngineConfig, arch: Architecture, experts: int) -> Architecture:
-    """What one device holds, with whole experts over `experts` ranks. Raises `ConfigError` where layers or heads cannot be divided so."""
+def _check_cuts(asked: EngineConfig, arch: Architecture) -> None:
+    """Raises `ConfigError` where layers or heads cannot be divided over the ranks."""
     tensor, pipeline = asked.parallel.tensor_parallel_size, asked.parallel.pipeline_parallel_size
     whole = asked.parallel.enable_expert_parallel
     works = [size for size in range(1, arch.heads + 1) if divides(arch, size, whole)]
@@ -115,7 +115,6 @@ def _one_rank(asked: EngineConfig, arch: Architecture, experts: int) -> Architec
         )  # fmt: skip
     if pipeline > arch.num_layers:
         raise ConfigError("pipeline_parallel_size", pipeline, f"the model has {arch.num_layers} layers; use at most that")
-    return memory.one_rank(arch, tensor, pipeline, experts)
 
 
 def divides(arch: Architecture, size: int, whole_experts: bool = False) -> bool:
@@ -217,8 +216,9 @@ def _why_not_packed(
 
 
 def _why_whole(asked: EngineConfig, arch: Architecture) -> str:
-    """Why packed weights cannot be cut over ranks; empty where they can: a block of 32 stays in one piece. `arch` is one rank's part."""
-    broken = [size for size in (arch.q_dim, arch.intermediate) if size % BLOCK_VALUES]
+    """Why packed weights cannot be cut over ranks; empty where they can: a block of 32 stays in one piece."""
+    part = memory.one_rank(arch, asked.parallel.tensor_parallel_size)
+    broken = [size for size in (part.q_dim, part.intermediate) if size % BLOCK_VALUES]
     return f"a rank would have {broken[0]} inner features, which do not end between blocks of {BLOCK_VALUES}" if broken else ""
 
 
@@ -325,7 +325,7 @@ def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
 
 def _kv_bytes(asked: EngineConfig, arch: Architecture, device: Device, settings: Resolved, reasons: dict[str, str]) -> int:
     """Size of the KV cache. Raises `ConfigError` where the device has no room for it."""
-    taken = _costs(arch, settings)
+    taken = memory.costs(arch, settings)
     if taken.total >= device.memory_bytes:
         raise ConfigError(
             "model", asked.model.model,
@@ -370,7 +370,7 @@ def _exact_kv_bytes(asked: EngineConfig, arch: Architecture, settings: Resolved,
         return asked.cache.kv_cache_memory_bytes
     if asked.cache.num_gpu_blocks_override is not None:
         reasons["kv_bytes"] = "--num-gpu-blocks-override"
-        layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, 0)
+        layout = memory.kv_layout(arch, settings, 0)
         return asked.cache.num_gpu_blocks_override * memory.pool_block_bytes(layout)
     return None
 
@@ -386,7 +386,7 @@ def _cpu_kv_bytes(arch: Architecture, device: Device, settings: Resolved, taken:
             )
         reasons["kv_bytes"] = "OCTAVO_CPU_KVCACHE_SPACE"
         return int(asked_gib * GIB)
-    layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, 0)
+    layout = memory.kv_layout(arch, settings, 0)
     blocks = memory.sequence_blocks(layout, settings.max_model_len, min(settings.max_num_batched_tokens, settings.max_model_len))
     modest, one = min(SMALL_CPU_CACHE_BYTES, free // 4), blocks * memory.pool_block_bytes(layout)
     if modest < one <= free // 2:
@@ -398,7 +398,7 @@ def _cpu_kv_bytes(arch: Architecture, device: Device, settings: Resolved, taken:
 
 def _fit(asked: EngineConfig, arch: Architecture, settings: Resolved, reasons: dict[str, str]) -> Resolved:
     """See that one sequence of the full length fits, or find the longest that does. Raises `ConfigError` with that length."""
-    layout = memory.kv_layout(arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+    layout = memory.kv_layout(arch, settings)
     enough = layout.num_blocks * memory.pool_block_bytes(layout) <= settings.kv_bytes
     longest = memory.longest_fit(layout, settings.max_model_len, settings.max_num_batched_tokens) if enough else 0
     if longest >= settings.max_model_len:
@@ -432,13 +432,6 @@ def _long_threshold(asked: EngineConfig, settings: Resolved, reasons: dict[str, 
         reasons["long_prefill_token_threshold"] = "4 % of max_model_len, as several partial prefills are allowed"
         return max(1, int(0.04 * settings.max_model_len))
     return given
-
-
-def _costs(arch: Architecture, settings: Resolved) -> memory.Costs:
-    return memory.costs(
-        arch, settings.dtype, settings.device, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
-        settings.block_size, len(settings.graph_sizes), settings.packed,
-    )  # fmt: skip
 
 
 def _gib(size: int) -> str:

@@ -41,7 +41,8 @@ from octavo.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.parallel.meeting import Meeting
 from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.devices import Device
-from octavo.plan.memory import plan_memory
+from octavo.plan.kv import rank_layout
+from octavo.plan.memory import num_slots, plan_memory
 from octavo.plan.report import as_reasons, as_table
 from octavo.worker.early import begin as begin_early
 
@@ -100,7 +101,7 @@ def build_engine(
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
         from octavo.parallel.collectives import join
-        from octavo.worker.build import build_runner, lay_out_stages, num_slots, slot_need
+        from octavo.worker.build import build_runner, slot_need
         from octavo.worker.device import detect, take
     with timeline.stage("meet other hosts"):
         hosts = meet_hosts(config, detect)
@@ -108,7 +109,7 @@ def build_engine(
         timeline.beside += early.wait()
         device = hosts.device or detect(num_needed=config.parallel.ranks_per_host, first=first_device)
     settings = resolve(config, checkpoint.config, device, offline=offline)
-    log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings, device), settings), as_reasons(settings))
+    log.info("memory of %s:\n%s\n\n%s", device.name, as_table(plan_memory(architecture, settings), settings), as_reasons(settings))
     note = starts.note_of(settings, architecture, device.name)
     starts.require(note, env.cache_root() / "starts")
     with timeline.stage("meet other replicas"):
@@ -118,7 +119,7 @@ def build_engine(
         with timeline.stage("start workers"):
             executor = start_workers(config, settings, first_device, ranks, hosts)
         timeline.replace_last(executor.told[0])
-        layout = lay_out_stages(architecture, settings)
+        layout = rank_layout(architecture, settings)
     else:
         if settings.device == "cpu" and config.parallel.data_parallel_size > 1:
             cpu_places(config.parallel.data_parallel_size)[replica.local].enter()
@@ -127,7 +128,7 @@ def build_engine(
         own = take(settings.device, first_device)
         runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(ranks.meeting, ranks.first, own))
         executor, layout = InlineExecutor(runner, ranks), runner.layout
-    planned = plan_memory(architecture, settings, device).num_blocks
+    planned = plan_memory(architecture, settings).num_blocks
     log.info("KV cache: %s blocks of %s tokens planned, %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
     costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), StepLog())

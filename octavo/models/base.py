@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from octavo.config.architecture import Architecture, LayerConfig
+from octavo.config.stages import Stage
 from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
 from octavo.layers.embedding import Embedding, TiedHead
@@ -18,7 +19,6 @@ from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Extent, Shard
-from octavo.parallel.stages import Stage
 
 Block = Callable[[Architecture, LayerConfig], nn.Module]
 

@@ -10,6 +10,7 @@ import torch
 from octavo.attention.registry import choose_attention
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
+from octavo.config.stages import stage
 from octavo.layers.env import Env
 from octavo.layers.rotary import rope_table
 from octavo.models.base import CausalLM
@@ -17,7 +18,6 @@ from octavo.models.materialize import materialize
 from octavo.ops.select import choose_ops
 from octavo.parallel.dispatch import DISPATCHES
 from octavo.parallel.mesh import Mesh
-from octavo.parallel.stages import stage
 from octavo.quant.checkpoint import ChooseScheme, plain_scheme
 from octavo.registry import Registry
 

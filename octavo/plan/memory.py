@@ -12,25 +12,29 @@ from octavo.config.architecture import Architecture, LayerConfig, Norms, QkNorm
 from octavo.config.experts import Experts
 from octavo.config.latent import Latent
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
-from octavo.core.kv.layout import KVLayout, lay_out
+from octavo.config.stages import Stage, stages
+from octavo.core.kv.layout import KVLayout
 from octavo.core.kv.specs import DTYPE_BYTES
-from octavo.plan.devices import MIB, Device
-from octavo.plan.kv import kv_specs
+from octavo.plan.devices import MIB
+from octavo.plan.kv import kv_specs, rank_layout
 
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
 GRAPH_BYTES = 8 * MIB  # a captured graph
 ROW_BYTES = 512  # sampling state of a sequence
+NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary
+TOKEN_BYTES = 64  # of a step's batch: token, position, slot, owner
+SLOT_BYTES = 9  # of such a row, a token of the vocabulary: a bias, whether it ends, how often it was said
 LOGITS_COPIES = 3  # in float32: as computed, as changed by sampling, sorted
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What is taken before the KV cache gets the rest, in bytes."""
+    """What is taken before the KV cache gets the rest, in bytes, on the device that holds most."""
 
     weight_bytes: int
     activation_bytes: int
-    logits_bytes: int
+    logits_bytes: int  # and what sampling makes of them, as far as it does not fit where the activations were
     row_bytes: int
     graph_bytes: int
     reserve_bytes: int
@@ -55,15 +59,17 @@ class MemoryPlan:
     fits: tuple[tuple[int, int], ...]  # (length, sequences of that length that fit at once)
 
 
-def num_parameters(arch: Architecture) -> int:
-    """Numbers in the checkpoint, counted from the shapes."""
+def num_parameters(arch: Architecture, stage: Stage | None = None) -> int:
+    """Numbers in the checkpoint, counted from the shapes; of one stage of a pipeline those that it holds."""
+    stage = stage or Stage(range(arch.num_layers))
     attention, biased = (_latent_parameters(arch, arch.latent) if arch.latent else _attention_parameters(arch))
     biases = arch.heads * arch.sinks + biased * arch.qkv_bias + arch.hidden * arch.o_bias
-    mlps = sum(_mlp_parameters(arch, layer.experts) for layer in arch.layers)
+    mlps = sum(_mlp_parameters(arch, arch.layers[number].experts) for number in stage.layers)
     norms = arch.hidden * (4 if arch.norms is Norms.BOTH else 2)
     norms += {None: 0, QkNorm.HEAD: 2 * arch.head_dim, QkNorm.WIDTH: arch.q_dim + arch.kv_dim}[arch.qk_norm]
-    embeddings = arch.vocab * arch.hidden * (1 if arch.tied_embeddings else 2)
-    return embeddings + arch.num_layers * (attention + biases + norms) + mlps + arch.hidden
+    embeds, head = stage.first or (stage.last and arch.tied_embeddings), stage.last and not arch.tied_embeddings
+    ends = arch.vocab * arch.hidden * (embeds + head) + arch.hidden * stage.last
+    return ends + len(stage.layers) * (attention + biases + norms) + mlps
 
 
 def _attention_parameters(arch: Architecture) -> tuple[int, int]:
@@ -99,13 +105,13 @@ def _expert_parameters(arch: Architecture, experts: Experts) -> int:
     return 3 * arch.hidden * experts.intermediate + (2 * experts.intermediate + arch.hidden) * experts.bias
 
 
-def one_rank(arch: Architecture, tensor: int, pipeline: int = 1, experts: int = 1) -> Architecture:
-    """The shapes of what one device holds: its heads, its part of the MLP and of the vocabulary, its stage's layers, and where whole
+def one_rank(arch: Architecture, tensor: int, experts: int = 1) -> Architecture:
+    """The shapes of what one rank of each stage computes with: its heads, its part of the MLP and of the vocabulary, and where whole
     experts lie over more than one rank (`experts`), its part of them.
 
-    Where there are fewer key/value heads than ranks, ranks hold copies. Embedding and head are counted on every stage.
+    Where there are fewer key/value heads than ranks, ranks hold copies.
     """
-    if tensor == pipeline == experts == 1:
+    if tensor == experts == 1:
         return arch
     return replace(
         arch,
@@ -113,8 +119,13 @@ def one_rank(arch: Architecture, tensor: int, pipeline: int = 1, experts: int = 
         kv_heads=max(1, arch.kv_heads // tensor),
         intermediate=-(-arch.intermediate // tensor),
         vocab=-(-arch.vocab // tensor),
-        layers=tuple(_cut_experts(layer, tensor, experts) for layer in arch.layers[: -(-arch.num_layers // pipeline)]),
+        layers=tuple(_cut_experts(layer, tensor, experts) for layer in arch.layers),
     )
+
+
+def rank_shapes(arch: Architecture, settings: Resolved) -> Architecture:
+    """`one_rank` in the layout of the settings."""
+    return one_rank(arch, settings.tensor_parallel_size, settings.expert_parallel_size)
 
 
 def _cut_experts(layer: LayerConfig, tensor: int, ranks: int) -> LayerConfig:
@@ -131,7 +142,11 @@ def _cut_experts(layer: LayerConfig, tensor: int, ranks: int) -> LayerConfig:
 
 def weight_bytes(arch: Architecture, dtype: str, packed: Packed = NOTHING_PACKED) -> int:
     """Of all weights, those that are not packed as `dtype`."""
-    return (num_parameters(arch) - packed.num_values) * DTYPE_BYTES[dtype] + packed.num_bytes
+    return _stored(num_parameters(arch), dtype, packed)
+
+
+def _stored(num_values: int, dtype: str, packed: Packed) -> int:
+    return (num_values - packed.num_values) * DTYPE_BYTES[dtype] + packed.num_bytes
 
 
 def kv_bytes_per_token(arch: Architecture, kv_dtype: str) -> int:
@@ -145,15 +160,15 @@ def sequence_blocks(layout: KVLayout, length: int, chunk: int) -> int:
 
 
 def pool_block_bytes(layout: KVLayout) -> int:
-    """Bytes that one block of the pool takes over the layers of its group."""
-    return layout.layers_per_group * layout.block_bytes
+    """Bytes that one block of the pool takes, over the layers of its group, of the stage that has most of them."""
+    return layout.num_buffers * layout.block_bytes
 
 
-def kv_layout(arch: Architecture, kv_dtype: str, block_size: int, kv_bytes: int) -> KVLayout:
-    """The layout of `kv_bytes`; a size too small for a single block of each group is counted as one of each."""
-    smallest = lay_out(kv_specs(arch, kv_dtype), block_size, 1 << 62)
+def kv_layout(arch: Architecture, settings: Resolved, kv_bytes: int | None = None) -> KVLayout:
+    """What the engine allocates; a size too small for a single block of each group is counted as one of each."""
+    smallest = rank_layout(arch, settings, 1 << 62)
     least = len(smallest.groups) * pool_block_bytes(smallest)
-    return lay_out(kv_specs(arch, kv_dtype), block_size, max(kv_bytes, least))
+    return rank_layout(arch, settings, max(settings.kv_bytes if kv_bytes is None else kv_bytes, least))
 
 
 def longest_fit(layout: KVLayout, limit: int, chunk: int) -> int:
@@ -168,32 +183,43 @@ def longest_fit(layout: KVLayout, limit: int, chunk: int) -> int:
     return low
 
 
-def costs(
-    arch: Architecture,
-    dtype: str,
-    kind: str,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    max_model_len: int,
-    block_size: int,
-    num_graphs: int,
-    packed: Packed = NOTHING_PACKED,
-) -> Costs:
-    """Everything but the KV cache, for one device of `kind`."""
-    size = DTYPE_BYTES[dtype]
-    # The widest point of a layer: the residual stream, what attention reads and writes, and the MLP's two inner products.
-    widest = 3 * arch.hidden + 2 * arch.q_dim + 2 * arch.kv_dim + max(mlp_activations(arch, layer.experts) for layer in arch.layers)
-    groups = len({layer.window for layer in arch.layers})
-    table_bytes = 4 * groups * -(-max_model_len // block_size)
-    on_gpu = kind == "cuda"
+def costs(arch: Architecture, settings: Resolved) -> Costs:
+    """Everything but the KV cache, for the rank and the stage that need most."""
+    cut, size, seqs = rank_shapes(arch, settings), DTYPE_BYTES[settings.dtype], settings.max_num_seqs
+    held = max(num_parameters(cut, one) for one in stages(arch.num_layers, settings.pipeline_parallel_size))
+    step_bytes = settings.max_num_batched_tokens * size
+    activation_bytes = step_bytes * widest(cut) + settings.max_num_batched_tokens * TOKEN_BYTES
+    sampling_bytes = seqs * arch.vocab * 4 * LOGITS_COPIES + step_bytes * arch.hidden  # every rank sees the logits of all ranks
+    tables = sum(group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in kv_layout(arch, settings, 0).groups)
+    on_gpu = settings.device == "cuda"
     return Costs(
-        weight_bytes=weight_bytes(arch, dtype, packed),
-        activation_bytes=max_num_batched_tokens * widest * size,
-        logits_bytes=max_num_seqs * arch.vocab * 4 * LOGITS_COPIES,
-        row_bytes=max_num_seqs * (table_bytes + ROW_BYTES),
-        graph_bytes=num_graphs * GRAPH_BYTES if on_gpu else 0,
+        weight_bytes=_stored(held, settings.dtype, settings.packed),
+        activation_bytes=activation_bytes,
+        logits_bytes=max(0, sampling_bytes - activation_bytes),
+        row_bytes=(seqs + 1) * (4 * tables + ROW_BYTES) + (num_slots(settings) + 1) * SLOT_BYTES * arch.vocab,
+        graph_bytes=len(settings.graph_sizes) * GRAPH_BYTES if on_gpu else 0,
         reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
     )
+
+
+def num_slots(settings: Resolved) -> int:
+    """Rows at once that may hold columns as wide as the vocabulary: penalty counts, masks, biases."""
+    return min(NUM_SLOTS, settings.max_num_seqs)
+
+
+def widest(arch: Architecture) -> int:
+    """Most values a token that are there at once while a layer runs: the residual stream with what is read and written of it, and the
+    results inside of attention or of the MLP, whose products do not live at the same time."""
+    inner = max(attention_activations(arch), *(mlp_activations(arch, layer.experts) for layer in arch.layers))
+    return (4 if arch.norms is Norms.BOTH else 3) * arch.hidden + inner
+
+
+def attention_activations(arch: Architecture) -> int:
+    """Values a token that attention's products leave: its queries, keys and values, and what they come to."""
+    latent = arch.latent
+    if latent is None:
+        return 2 * (arch.q_dim + arch.kv_dim)
+    return (latent.q_rank or 0) + arch.q_dim + latent.width + arch.heads * (latent.width + latent.rank)
 
 
 def mlp_activations(arch: Architecture, experts: Experts | None) -> int:
@@ -206,24 +232,21 @@ def mlp_activations(arch: Architecture, experts: Experts | None) -> int:
 LENGTHS = (1024, 4096, 16384, 32768, 131072)
 
 
-def plan_memory(arch: Architecture, settings: Resolved, device: Device, lengths: Sequence[int] = LENGTHS) -> MemoryPlan:
-    """The budget that these settings give, of one device."""
-    arch = one_rank(arch, settings.tensor_parallel_size, settings.pipeline_parallel_size, settings.expert_parallel_size)
-    taken = costs(
-        arch, settings.dtype, device.kind, settings.max_num_seqs, settings.max_num_batched_tokens, settings.max_model_len,
-        settings.block_size, len(settings.graph_sizes), settings.packed,
-    )  # fmt: skip
-    layout = kv_layout(arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+def plan_memory(arch: Architecture, settings: Resolved, lengths: Sequence[int] = LENGTHS) -> MemoryPlan:
+    """The budget that these settings give, of one device. `lengths` are tokens of sequences that are asked how often they fit."""
+    taken, layout = costs(arch, settings), kv_layout(arch, settings)
     chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
     concurrency = layout.num_blocks / sequence_blocks(layout, settings.max_model_len, chunk)
     one_group = len(layout.groups) == 1
     tokens = layout.num_blocks * settings.block_size if one_group else int(concurrency * settings.max_model_len)
     shown = [length for length in lengths if length < settings.max_model_len] + [settings.max_model_len]
+    specs = kv_specs(arch, settings.kv_dtype, settings.tensor_parallel_size)
+    held = [one.layers for one in stages(arch.num_layers, settings.pipeline_parallel_size)]
     return MemoryPlan(
         budget_bytes=taken.total + settings.kv_bytes,
         costs=taken,
         kv_bytes=settings.kv_bytes,
-        kv_bytes_per_token=kv_bytes_per_token(arch, settings.kv_dtype),
+        kv_bytes_per_token=max(sum(specs[number].token_bytes for number in layers) for layers in held),
         block_bytes=pool_block_bytes(layout),
         num_blocks=layout.num_blocks,
         kv_tokens=tokens,

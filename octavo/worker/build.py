@@ -10,7 +10,6 @@ import torch
 
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
-from octavo.core.kv.layout import KVLayout, lay_out
 from octavo.core.limits import needs_vocabulary_slot
 from octavo.models.base import CausalLM
 from octavo.models.checkpoint import Checkpoint
@@ -18,8 +17,9 @@ from octavo.models.load import fill_dummy, load
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
-from octavo.parallel.stages import Model, StagedModel, stages
-from octavo.plan.kv import kv_specs
+from octavo.parallel.stages import Model, StagedModel
+from octavo.plan.kv import rank_layout
+from octavo.plan.memory import num_slots
 from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.pooling import Pooling
@@ -35,8 +35,6 @@ from octavo.worker.runner import Runner
 from octavo.worker.warm import warm_up
 
 log = logging.getLogger(__name__)
-
-NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary (penalty counts, biases)
 
 
 def build_runner(
@@ -64,7 +62,7 @@ def build_runner(
             log.info("weights: %s", load(model, tensors).report)
     layers = model.attention_layers
     with timed("allocate KV cache"):
-        layout = lay_out_stages(architecture, settings)
+        layout = rank_layout(architecture, settings)
         here = layout.stage(model.stage.layers)
         bind(layers, here, allocate(here, device))
     sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops, mesh.tp.agreed)
@@ -92,12 +90,6 @@ def build_runner(
     return runner
 
 
-def lay_out_stages(architecture: Architecture, settings: Resolved) -> KVLayout:
-    """The KV layout that all ranks share: of all layers, the heads of one rank, and as many blocks as every stage has room for."""
-    specs = kv_specs(architecture, settings.kv_dtype, settings.tensor_parallel_size)
-    return lay_out(specs, settings.block_size, settings.kv_bytes, stages(architecture.num_layers, settings.pipeline_parallel_size))
-
-
 def staged(model: CausalLM, group: Group, settings: Resolved, device: torch.device) -> Model:
     """The model as this rank of a pipeline runs it; where there is no pipeline, the model itself."""
     if model.stage.first and model.stage.last:
@@ -115,7 +107,3 @@ def slot_need(settings: Resolved, vocab_size: int) -> Callable[[SamplingParams],
     """Which sequences hold columns as wide as the vocabulary: by a stage of ours or by one of the user's."""
     wide = [stage for stage in own_stages(settings, vocab_size) if any(column.place is Place.SLOT for column in stage.columns)]
     return lambda params: needs_vocabulary_slot(params) or any(stage.wants(params) for stage in wide)
-
-
-def num_slots(settings: Resolved) -> int:
-    return min(NUM_SLOTS, settings.max_num_seqs)

@@ -75,7 +75,7 @@ class Machine:
 
     def __init__(self, subject: Subject, truth: Terms = COMMON) -> None:
         settings, clock, inbox = subject.settings, Clock(), Collected()
-        layout = kv_layout(subject.arch, settings.kv_dtype, settings.block_size, settings.kv_bytes)
+        layout = kv_layout(subject.arch, settings)
         model = CostModel(subject.roofline, truth, "known")
         executor, costs = TimedExecutor(clock, model.seconds), LearnedCosts(model, StepLog())
         scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=step_budget(settings, costs))

@@ -26,7 +26,7 @@ def make_layout(num_blocks: int, block_tokens: int, windows: Sequence[int | None
         KVGroup(full if window is None else WindowSpec(1, 1, window), block_tokens * (units[i] if units else 1), (i,))
         for i, window in enumerate(windows)
     )
-    return KVLayout(groups, 1, block_tokens, block_tokens * 8, num_blocks, 0.0)
+    return KVLayout(groups, 1, block_tokens, block_tokens * 8, num_blocks, 0.0, 1)
 
 
 @dataclass(frozen=True)

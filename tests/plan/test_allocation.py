@@ -33,7 +33,7 @@ def test_the_engine_allocates_what_was_planned(config: dict[str, Any], flags: di
     asked = EngineConfig.from_flags(
         model=str(tmp_path), load_format="dummy", skip_tokenizer_init=True, kv_cache_memory_bytes=(96 << 20) + 12_345, **flags
     )
-    plan = plan_memory(Architecture.from_config(config), resolve(asked, config, Device.cpu()), Device.cpu())
+    plan = plan_memory(Architecture.from_config(config), resolve(asked, config, Device.cpu()))
     loop, info = build_engine(asked, Collected())
     assert loop.scheduler.cache.layout.num_blocks == plan.num_blocks > 10
     assert info["kv_tokens"] >= plan.kv_tokens

@@ -33,6 +33,7 @@ class KVLayout:
     block_bytes: int  # of one block in one buffer
     num_blocks: int
     padding: float  # share of the arena that no layer uses
+    num_buffers: int  # of the arena of one device: `layers_per_group`, or of the stage of a pipeline that needs most
 
     def place(self, layer: int) -> tuple[int, int]:
         """(group, buffer) in which the layer keeps its KV."""
@@ -51,7 +52,8 @@ class KVLayout:
             KVGroup(group.spec, group.block_tokens, tuple(layer - layers.start for layer in group.layers if layer in layers))
             for group in self.groups
         )
-        return replace(self, groups=groups, layers_per_group=max(len(group.layers) for group in groups))
+        most = max(len(group.layers) for group in groups)
+        return replace(self, groups=groups, layers_per_group=most, num_buffers=most)
 
     @property
     def arena_bytes(self) -> int:
@@ -81,13 +83,13 @@ def lay_out(specs: Sequence[KVSpec], block_tokens: int, kv_bytes: int, stages: S
         for spec, layers in layers_of.items()
         for i in range(0, len(layers), size)
     )
-    whole = KVLayout(groups, size, block_tokens, block_bytes, 0, padding)
+    whole = KVLayout(groups, size, block_tokens, block_bytes, 0, padding, size)
     most_buffers = max((whole.stage(layers).layers_per_group for layers in stages), default=size)
     num_blocks = kv_bytes // (most_buffers * block_bytes)
     if num_blocks < len(groups):
         size_bytes = most_buffers * block_bytes
         raise ValueError(f"kv_bytes = {kv_bytes} holds {num_blocks} blocks of {size_bytes} bytes, fewer than {len(groups)} groups")
-    return replace(whole, num_blocks=num_blocks)
+    return replace(whole, num_blocks=num_blocks, num_buffers=most_buffers)
 
 
 def _group_size(layers_of: dict[KVSpec, list[int]], most: int) -> tuple[int, float]:

@@ -1,6 +1,6 @@
 import pytest
 
-from octavo.parallel.stages import stage
+from octavo.config.stages import stage
 
 
 def test_every_layer_is_on_one_stage_in_order():
