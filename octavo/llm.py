@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from octavo.cluster.coordinator import replicas_here
@@ -20,6 +21,7 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Finish
 from octavo.engine.offline import Collected, Offline, Replicas
 from octavo.logs import start_logging
+from octavo.models.checkpoint import Checkpoint
 from octavo.plan.fit import Timing
 from octavo.progress import Progress
 from octavo.text.intake import Intake
@@ -54,7 +56,7 @@ class LLM:
         self.config = EngineConfig.from_flags(model=model, **flags)
         self._outbox = Collected()
         self._engine, self.info = self._start()
-        checkpoint = open_model(self.config)
+        checkpoint = self._checkpoint
         self._tokenizer: Tokenizer | None = None if self.config.model.skip_tokenizer_init else checkpoint.tokenizer()
         self._template_source = self.config.model.chat_template or (self._tokenizer.chat_template if self._tokenizer else None)
         self._intake = Intake(
@@ -184,9 +186,14 @@ class LLM:
     def close(self) -> None:
         self._engine.close()
 
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
+        """Opened once, for the engine here and for the front."""
+        return open_model(self.config)
+
     def _start(self) -> tuple[Offline, dict[str, Any]]:
         if self.config.parallel.data_parallel_size == 1:
-            return build_engine(self.config, self._outbox, offline=True)
+            return build_engine(self.config, self._outbox, offline=True, opening=lambda _: self._checkpoint)
         all_of_them, coordinator = replicas_here(self.config.parallel)
         replicas = Replicas(BUILD_REPLICA, [(self.config, True, replica) for replica in all_of_them], self._outbox, coordinator)
         return replicas, replicas.info

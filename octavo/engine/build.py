@@ -87,7 +87,11 @@ def _uncollected() -> Generator[None]:
 
 @_uncollected()
 def build_engine(
-    config: EngineConfig, outbox: Outbox, offline: bool = False, replica: Replica = ALONE
+    config: EngineConfig,
+    outbox: Outbox,
+    offline: bool = False,
+    replica: Replica = ALONE,
+    opening: Callable[[EngineConfig], Checkpoint] = open_model,
 ) -> tuple[EngineLoop, dict[str, Any]]:
     """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
     timeline = Timeline(time.monotonic)
@@ -97,7 +101,7 @@ def build_engine(
         engine_place(config.parallel, first_device).enter()
     early = begin_early(time.monotonic, first_device, one_rank and config.compilation.optimization_level > 0)
     with timeline.stage("open checkpoint"):
-        checkpoint = open_model(config)
+        checkpoint = opening(config)
         architecture = Architecture.from_config(checkpoint.config)
     with timeline.stage("import torch"):
         from octavo.parallel.collectives import join

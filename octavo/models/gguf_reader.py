@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,29 @@ class StoredTensor:
     num_bytes: int
 
 
+class Texts(Sequence[str]):
+    """Texts of the file, each made when it is asked for: a vocabulary and its merges are many MB as Python objects, and are needed once."""
+
+    def __init__(self, view: memoryview, starts: array[int], ends: array[int]) -> None:
+        self._view, self._starts, self._ends = view, starts, ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return str(self._view[self._starts[index] : self._ends[index]], "utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        view = self._view
+        for start, end in zip(self._starts, self._ends):
+            yield str(view[start:end], "utf-8", "replace")
+
+
 @dataclass(frozen=True)
 class GGUFFile:
     path: Path
     version: int
-    metadata: Mapping[str, Any]  # arrays are lists (texts) or numpy arrays (numbers)
+    metadata: Mapping[str, Any]  # arrays are `Texts`, numpy arrays (numbers) or lists (of arrays)
     tensors: Mapping[str, StoredTensor]
     data: np.ndarray  # [file bytes] uint8, a private memory map
 
@@ -116,7 +135,7 @@ class _Cursor:
             raise self.fail(f"{what} has the unknown metadata type {kind}")
         return self.scalar(SCALARS[kind][0], what)
 
-    def array(self, what: str, depth: int) -> list[Any] | np.ndarray:
+    def array(self, what: str, depth: int) -> Texts | list[Any] | np.ndarray:
         if depth >= MAX_ARRAY_DEPTH:
             raise self.fail(f"{what} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         kind, count = self.scalar("<I", what), self.scalar("<Q", what)
@@ -131,20 +150,21 @@ class _Cursor:
             return self.texts(count, what)
         return [self.value(kind, what, depth + 1) for _ in range(count)]
 
-    def texts(self, count: int, what: str) -> list[str]:
-        """A list of texts; vocabularies have hundreds of thousands, so the loop is kept bare."""
+    def texts(self, count: int, what: str) -> Texts:
+        """Where each text lies; vocabularies have hundreds of thousands, so the loop is kept bare."""
         view, size, at, unpack = self.view, self.size, self.at, struct.Struct("<Q").unpack_from
-        found: list[str] = []
-        for _ in range(count):
+        starts, ends = array("q"), array("q")
+        for number in range(count):
             start = at + 8
             if start > size:
-                raise self.fail(f"{what} is cut off after {len(found)} of {count} texts")
+                raise self.fail(f"{what} is cut off after {number} of {count} texts")
             at = start + unpack(view, at)[0]
             if at > size:
-                raise self.fail(f"{what}: text {len(found)} of {count} runs past the end of the file")
-            found.append(str(view[start:at], "utf-8", "replace"))
+                raise self.fail(f"{what}: text {number} of {count} runs past the end of the file")
+            starts.append(start)
+            ends.append(at)
         self.at = at
-        return found
+        return Texts(view, starts, ends)
 
     def file(self, data: np.ndarray) -> GGUFFile:
         self.need(24, "the header")

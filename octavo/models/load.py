@@ -16,7 +16,7 @@ import torch
 from octavo.layers.layer import Weight
 from octavo.models.base import CausalLM
 from octavo.models.materialize import finish, layers_of
-from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport, give_back
+from octavo.models.tensors import CheckpointError, LazyTensor, Loader, LoadReport, give_back, trim_heap
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,9 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
 
     Raises `WeightsMismatch` when one is missing, unexpected, there twice (fused and in parts) or of another shape.
     """
-    wanted = {weight.name: weight for _, layer in layers_of(model) for weight in layer.weights()}
+    layers = [layer for _, layer in layers_of(model)]
+    owned = {weight.name: (layer, weight) for layer in layers for weight in layer.weights()}
+    wanted = {name: weight for name, (_, weight) in owned.items()}
     used = {name: _as_wanted(tensor, wanted[name]) for name, tensor in tensors.items() if name in wanted}
     explained = {name: _explanation(model, name, tensor, wanted) for name, tensor in tensors.items() if name not in wanted}
     wrong = _wrong(wanted, used)
@@ -52,11 +54,18 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
     if missing or unexpected or wrong:
         raise WeightsMismatch(_complaint(sorted(missing), unexpected, wrong))
     loader = Loader(used, dtype=None)
+    coming = Counter(owned[name][0] for name in used)
     with torch.no_grad():
         for name, tensor in loader:
-            wanted[name].put(tensor.reshape(wanted[name].shape))  # a scalar may be stored as [1]
-    finish(model)
+            layer, weight = owned[name]
+            weight.put(tensor.reshape(weight.shape))  # a scalar may be stored as [1]
+            coming[layer] -= 1
+            if not coming[layer]:  # at once, so that the next layer takes the memory that this one gives back
+                finish([layer])
+                give_back([used[name]])
+    finish(layer for layer in layers if layer not in coming)  # such as a head that lays out the table it shares
     give_back(used.values())
+    trim_heap()
     for reason, count in Counter(explained.values()).items():
         log.info("%d tensors of the checkpoint were not needed: %s", count, reason)
     return Loaded(loader.report, explained)
@@ -125,7 +134,7 @@ def fill_dummy(model: CausalLM, seed: int = 0) -> None:
             if device not in generators:
                 generators[device] = torch.Generator(device).manual_seed(seed)
             _randomize(parameter.data, generators[device])
-    finish(model)
+    finish(layer for _, layer in layers_of(model))
 
 
 PATTERN = 1_000_003  # elements drawn at most; a prime, so that rows of a weight differ when the pattern repeats

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -24,10 +24,10 @@ def materialize(model: nn.Module, env: Env) -> None:
         layer.bind(path, env)
 
 
-def finish(model: nn.Module) -> None:
-    """Once, when all weights are in: let every layer lay them out for its operations."""
+def finish(layers: Iterable[Layer]) -> None:
+    """Once for each layer, when its weights are in: let it lay them out for its operations."""
     with torch.no_grad():
-        for _, layer in layers_of(model):
+        for layer in layers:
             layer.finish()
             # nn.Module finds parameters and submodules by a slow detour; beside it they are plain attributes.
             layer.__dict__.update(layer.named_children())

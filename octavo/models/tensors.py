@@ -143,12 +143,10 @@ class Loader:
 
 
 def give_back(tensors: Iterable[LazyTensor]) -> None:
-    """Return the pages of the tensors' files and what reading them left on the heap to the system. A tensor that is read again comes from
-    the file again."""
+    """Return the pages of the tensors' files to the system. A tensor that is read again comes from the file again."""
     for mapped in {base for tensor in tensors if isinstance(base := _base(tensor.data), mmap.mmap)}:
         if hasattr(mmap, "MADV_DONTNEED"):
             mapped.madvise(mmap.MADV_DONTNEED)
-    trim_heap()
 
 
 def trim_heap() -> None:

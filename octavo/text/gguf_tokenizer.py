@@ -6,7 +6,7 @@ The keys are those of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +110,9 @@ class _Vocabulary:
                 self.ids.setdefault(text, number)
 
     def _list(self, name: str, entry: type) -> list[Any]:
-        values = self.metadata.get(PREFIX + name, [])
-        if not isinstance(values, list) or any(not isinstance(value, entry) for value in values):
+        found = self.metadata.get(PREFIX + name, [])
+        values: list[Any] = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else [found]
+        if any(not isinstance(value, entry) for value in values) or isinstance(found, str):
             raise TokenizerError(f"tokenizer.ggml.{name} is not a list of texts")
         return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -12,6 +13,8 @@ import torch
 from octavo.core.kv.layout import KVLayout
 from octavo.core.kv.specs import SCALE_BYTES, KVSpec
 from octavo.ops.kv_format import kv_dtype
+
+HUGE_FROM_BYTES = 1 << 28
 
 
 class KVLayer(Protocol):
@@ -27,9 +30,20 @@ class KVLayer(Protocol):
 def allocate(layout: KVLayout, device: torch.device) -> torch.Tensor:
     """The arena, [layers_per_group, num_blocks * block_bytes] uint8, zeroed: what no step wrote is finite when it is read and masked."""
     shape = (layout.layers_per_group, layout.num_blocks * layout.block_bytes)
-    if device.type == "cpu":
-        return torch.from_numpy(np.zeros(shape, np.uint8))  # the system's zero pages: only what is used takes memory
-    return torch.zeros(shape, dtype=torch.uint8, device=device)
+    return zeros(shape, torch.uint8, device)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On a CPU the system's zero pages: only what is used takes memory. Large memory lies on huge pages, which one sequence would touch
+    all of if there were few of them."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or not num_bytes:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    if num_bytes >= HUGE_FROM_BYTES:
+        memory = np.zeros(num_bytes, np.uint8)  # numpy asks for huge pages
+    else:
+        memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
 
 def bind(layers: Iterable[KVLayer], layout: KVLayout, arena: torch.Tensor) -> None:

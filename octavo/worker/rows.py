@@ -21,6 +21,7 @@ from octavo.ops.note_step import note_step
 from octavo.ops.select import NoteStep
 from octavo.sampling.sampled import Sampled
 from octavo.sampling.stage import Column, Filler, Place
+from octavo.worker.memory import zeros
 
 _ALIGN_WORDS = 4  # columns start at multiples of 16 bytes
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
@@ -113,7 +114,7 @@ class Rows:
         self._free_slots = list(range(slots, 0, -1))
         self._slot_columns = [c for c in declared if c.place is Place.SLOT]
         self.pools: dict[str, torch.Tensor] = {
-            c.name: torch.full((slots + 1, *c.shape), c.default, dtype=c.dtype, device=self.device) for c in self._slot_columns
+            c.name: _pool((slots + 1, *c.shape), c, self.device) for c in self._slot_columns
         }
         self.ragged: dict[str, dict[int, torch.Tensor]] = {c.name: {} for c in declared if c.place is Place.RAGGED}
 
@@ -225,6 +226,11 @@ def _lay_out(columns: Sequence[Column], num_rows: int) -> tuple[dict[str, _Regio
         address += -(-num_rows * words // _ALIGN_WORDS) * _ALIGN_WORDS
         record += words
     return regions, address
+
+
+def _pool(shape: tuple[int, ...], column: Column, device: torch.device) -> torch.Tensor:
+    """Room for a column as wide as the vocabulary, [slots, ...]; zeros that nobody wrote take no memory on a CPU."""
+    return torch.full(shape, column.default, dtype=column.dtype, device=device) if column.default else zeros(shape, column.dtype, device)
 
 
 def _view(memory: torch.Tensor, region: _Region, num_rows: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from octavo.config.families import FAMILIES
 from octavo.context import Batch, ForwardContext
-from octavo.models.materialize import finish
+from octavo.models.materialize import finish, layers_of
 from octavo.models.registry import build_model
 from tests.parity.tiny import SETTINGS, tiny
 
@@ -20,7 +20,7 @@ def forward(c, peek=lambda x: x):
     """Logits of a batch without values: a tensor that only has a shape fails when a value is asked for."""
     with FakeTensorMode(), torch.inference_mode():
         model = build_model(c, SETTINGS)
-        finish(model)
+        finish(layer for _, layer in layers_of(model))
         for layer in model.attention_layers:
             layer.backend, layer.group = NoAttention(), 0
             layer.kv = torch.empty(6, 2, 4, layer.shape.kv_heads, layer.shape.head_dim)
