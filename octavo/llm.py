@@ -71,6 +71,7 @@ class LLM:
             self.info["hidden_size"], checkpoint.config, checkpoint.pooler, self.config.model.pooling_type
         )
         self._ids = itertools.count()
+        self._asleep = False
 
     def generate(
         self,
@@ -155,6 +156,24 @@ class LLM:
             for first, output in zip(firsts, outputs[len(left) :], strict=True)
         ]
 
+    def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back: KV cache, graphs, and the weights, which go to the host's memory (1) or are loaded anew when it
+        wakes (2). On a CPU the weights stay where they are at level 1. Needs `enable_sleep_mode`. Raises `InvalidRequest`."""
+        if level not in (1, 2):
+            raise InvalidRequest("level", level, "use 1 (weights to the host) or 2 (weights dropped)")
+        self._order("sleep", level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take the memory again: all of it, or first "weights" and later "kv_cache". Raises `InvalidRequest` where it does not fit."""
+        self._order("wake", *(() if tags is None else (list(tags),)))
+
+    def _order(self, name: str, *args: Any) -> None:
+        if not self.config.model.enable_sleep_mode:
+            raise InvalidRequest("enable_sleep_mode", False, "start with enable_sleep_mode = True")
+        if complaints := self._engine.ask(name, *args):
+            raise InvalidRequest(name, args, complaints[0])
+        self._asleep = self._engine.ask("stats")["sleep_level"] > 0
+
     def get_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise InvalidRequest("skip_tokenizer_init", True, "there is no tokeniser with it")
@@ -221,6 +240,8 @@ class LLM:
         return RequestState(self._request(prompt, params, priority), content if isinstance(content, str) else None, self._tokenizer)
 
     def _request(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Request:
+        if self._asleep:
+            raise InvalidRequest("prompt", prompt, "the model sleeps; call wake_up() first")
         content, salt = _content(prompt)
         request = self._intake.request(
             str(next(self._ids)), content, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt

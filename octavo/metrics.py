@@ -50,6 +50,7 @@ FURTHER_COUNTERS = {
     "spec_decode_num_accepted_tokens": ("draft_tokens_accepted", "Drafted tokens that were accepted"),
 }
 FURTHER_GAUGES = {
+    "sleep_level": "How deep the engine sleeps: 0 awake, 1 weights on the host, 2 weights dropped",
     "kv_cached_blocks": "Blocks that hold cached prefixes and may be given away",
     "longest_step_seconds": "How long the engine expects its longest step to take",
     "prompt_tokens_per_second": "How fast the engine expects to read a prompt that comes alone",
@@ -167,9 +168,7 @@ class FrontMetrics:
         for name, (engine_name, help_text) in FURTHER_COUNTERS.items():
             yield self._by_engine(CounterMetricFamily, name, help_text, partial(_count, engine_name))
         own = self.engines[0].counters
-        misses = CounterMetricFamily(
-            f"{self._namespace}:prefix_cache_misses", "Prefixes that were not cached whole, by reason", labels=[*LABELS, "reason"]
-        )
+        misses = CounterMetricFamily(f"{self._namespace}:prefix_cache_misses", "Prefixes not cached, by reason", labels=[*LABELS, "reason"])
         for number, stats in enumerate(self.engines):
             for name in (name for name in own if name.startswith(MISSES)):
                 misses.add_metric((self._model_name, str(number), name.removeprefix(MISSES)), _count(name, stats))

@@ -53,15 +53,15 @@ def _relay(link: Connection, workers: Workers) -> None:
         try:
             if link in ready and _hand_on(_receive(link), link, workers):
                 return
-            outcome = workers.hear(ready)
+            outcomes = workers.hear(ready)
         except PartyLost:
             word = workers.word()
             assert word is not None, "one of them has ended"
             _tell_death(link, *word)
             raise ExecutorDead(_verdict(link) or word.text) from None
-        if outcome is not None:
+        for outcome in outcomes:
             link.send_bytes(OUTCOME + outcome)
-        elif not told and workers.told is not None:
+        if not told and workers.told is not None:
             told = True
             link.send_bytes(READY + json.dumps(workers.told).encode())
 

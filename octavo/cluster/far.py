@@ -69,16 +69,16 @@ class FarHost:
     def tell(self, data: bytes) -> None:
         self._send(PLAN + data)
 
-    def hear(self, ready: Collection[Any]) -> bytes | None:
+    def hear(self, ready: Collection[Any]) -> Sequence[bytes]:
         if self._link not in ready:
-            return None
+            return ()
         try:
             message = self._link.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._lost(str(error) or "its process has ended") from None
         kind, body = message[:1], message[1:]
         if kind == OUTCOME:
-            return body
+            return (body,)
         if kind == DEAD:
             self._word = Word(*json.loads(body))
             raise PartyLost
@@ -86,7 +86,7 @@ class FarHost:
             self.told = json.loads(body)
         elif kind == PROGRESS:
             self._progress = body.decode()
-        return None
+        return ()
 
     def word(self) -> Word | None:
         end_s = time.monotonic() + WORD_GRACE_S

@@ -64,7 +64,6 @@ MODEL = {
     "logprobs_mode": _refused(
         "log-probabilities are the model's own, before penalties, bias and temperature; use raw_logprobs", "raw_logprobs"
     ),
-    "enable_sleep_mode": _refused("an instance cannot be put to sleep in this version; stop it and start it again", takes="switch"),
     "model_impl": _refused("models are Octavo's own; use auto", "auto", "vllm"),
     "quantization_config": _refused("weights are used in the format of the checkpoint; leave it out"),
     "allow_deprecated_quantization": _noted("no method is deprecated here", takes="switch"),

@@ -46,6 +46,9 @@ class ModelConfig:
         ),
     ] = "auto"
     seed: Annotated[int, Flag("start of all random numbers of requests that bring no seed of their own")] = 0
+    enable_sleep_mode: Annotated[
+        bool, Flag("/sleep and /wake_up, `LLM.sleep` and `LLM.wake_up` give the device's memory back and take it again")
+    ] = False
     max_model_len: Annotated[
         int | Literal["auto"] | None,
         Flag("tokens of prompt and output together; auto or -1: the longest that fits in memory; default: what the model was made for"),

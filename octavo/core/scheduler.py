@@ -59,6 +59,11 @@ class Scheduler:
         return bool(self._live)
 
     @property
+    def live(self) -> list[tuple[str, int]]:
+        """Request and index of every continuation that has not ended."""
+        return [(request_id, index) for request_id, family in self._live.items() for index in family]
+
+    @property
     def idle(self) -> bool:
         return not self._live and not self.flight
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from octavo import env
@@ -130,7 +131,8 @@ def build_engine(
         elif settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
             own_place().enter()
         own = take(settings.device, first_device)
-        runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(ranks.meeting, ranks.first, own))
+        meet, reopen = partial(join, ranks.meeting, ranks.first, own), partial(open_model, config)
+        runner = build_runner(settings, architecture, checkpoint, timeline.stage, meet, reopen)
         executor, layout = InlineExecutor(runner, ranks), runner.layout
     planned = plan_memory(architecture, settings).num_blocks
     log.info("KV cache: %s blocks of %s tokens planned, %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
@@ -199,7 +201,8 @@ def build_worker(
     early.wait()
     device = take(settings.device, first_device + rank)
     architecture = Architecture.from_config(checkpoint.config)
-    runner = build_runner(settings, architecture, checkpoint, timeline.stage, lambda: join(meeting, first_rank + rank, device))
+    meet, reopen = partial(join, meeting, first_rank + rank, device), partial(open_model, config)
+    runner = build_runner(settings, architecture, checkpoint, timeline.stage, meet, reopen)
     return runner, timeline.stages
 
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from octavo.types import FinishReason, Request, SequenceOutput
 
+ASLEEP = "the engine is asleep"  # how the reason of a refused request begins
+
 
 class EngineDead(RuntimeError):
     """The engine process has ended; the text is its own first error."""
@@ -95,6 +97,10 @@ class AsyncEngine(Protocol):
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached blocks; False when some are in use."""
+        ...
+
+    async def order(self, name: str, *args: Any) -> list[str]:
+        """Have every engine do something beside requests, by the names in `octavo.engine.sleep`. The complaints of those that did not."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,6 +28,10 @@ class PartyLost(Exception):
     """A worker of a party has ended, or its host; `Party.word` says why."""
 
 
+class OrderFailed(RuntimeError):
+    """What was ordered could not be done; the workers go on as they are. The text is the first failing worker's error."""
+
+
 class StepFuture(Protocol):
     """A step under way. `result()` blocks until its output is on the host; it raises what the step raised."""
 
@@ -44,6 +48,12 @@ class Executor(Protocol):
     def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
         """Second half of a plan with `masked` slices: `masks` holds packed token bits per masked slice, in `plan.masked` order, or
         None for one whose tokens need none."""
+        ...
+
+    def order(self, name: str, *args: Any) -> None:
+        """Have every rank do something beside plans (`Worker.orders`); returns when all have. Only while nothing is in flight.
+
+        Raises `OrderFailed`, when some of them may have done it."""
         ...
 
     def check(self) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.core.plan import Plan, StepOutput
-from octavo.engine.executor import StepFuture
+from octavo.engine.executor import OrderFailed, StepFuture
 
 
 class Worker(Protocol):
     """The hands of one device (`octavo.worker.runner.Runner`)."""
+
+    @property
+    def orders(self) -> Mapping[str, Callable[..., Any]]:
+        """What it can do between steps, by name: how features reach a worker without the runner's knowing them."""
+        ...
 
     def step(self, plan: Plan) -> StepFuture: ...
 
@@ -53,6 +58,12 @@ class InlineExecutor:
 
     def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
         self._halves.pop(plan.step).inner = self.worker.sample(plan, masks)
+
+    def order(self, name: str, *args: Any) -> None:
+        try:
+            self.worker.orders[name](*args)
+        except Exception as error:
+            raise OrderFailed(f"{type(error).__name__}: {error}") from error
 
     def check(self) -> None:
         pass

@@ -17,6 +17,7 @@ from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.lockstep import Alone, Others
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.sizes import Sizes
+from octavo.engine.sleep import Sleep
 from octavo.engine.steps import StepLog
 from octavo.engine.watch import Watch
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput
@@ -59,6 +60,15 @@ class EngineLoop:
         self.wakes = self.others.wakes
         self.stopping = False
         self._warn_at = 1  # preemptions
+        self.sleep = Sleep(self)
+        self._questions: dict[str, Callable[..., Any]] = {
+            **self.sleep.orders,
+            "stats": self.stats,
+            "step_log": lambda: self.step_log.timings(),
+            "advice": lambda: self.watch.findings(self.scheduler, self.clock()),
+            "load": lambda: self.scheduler.load,
+            "reset_prefix_cache": lambda: self.scheduler.reset_prefix_cache(),
+        }
 
     @property
     def busy(self) -> bool:
@@ -77,7 +87,7 @@ class EngineLoop:
                     self.scheduler.abort(request_id)
                     self.grammars.forget(request_id)
                 case Ask():
-                    self.outbox.answer(command, self.ask(command.what))
+                    self.outbox.answer(command, self.ask(command.what, *command.args))
                 case Stop():
                     self.stopping = True
                     if not command.drain:
@@ -120,6 +130,7 @@ class EngineLoop:
         if not self.busy:
             self.step_log.rest()
         try:
+            self.sleep.check()
             self.scheduler.add([add.request])
         except InvalidRequest as refusal:
             self.outbox.send([
@@ -198,19 +209,9 @@ class EngineLoop:
         self.step_log.rest()
         self._tell(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
-    def ask(self, what: str) -> Any:
+    def ask(self, what: str, *args: Any) -> Any:
         """The answer to a question as in `Ask`."""
-        if what == "stats":
-            return self.stats()
-        if what == "step_log":
-            return self.step_log.timings()
-        if what == "advice":
-            return self.watch.findings(self.scheduler, self.clock())
-        if what == "load":
-            return self.scheduler.load
-        if what == "reset_prefix_cache":
-            return self.scheduler.reset_prefix_cache()
-        raise AssertionError(f"unknown question {what!r}")
+        return self._questions[what](*args)
 
     def stats(self) -> dict[str, object]:
         """Gauges and counters as plain data; `EngineStats` on the front's side gives them names."""
@@ -218,6 +219,7 @@ class EngineLoop:
             **self.scheduler.stats(),
             "steps_ended_at_s": self.step_ended_at_s,
             "now_s": self.clock(),
+            "sleep_level": self.sleep.level,
             **(self.costs.expected(self.scheduler.settings) if self.costs else {}),
             "histograms": {"iteration_tokens_total": self.step_tokens.by_bound(), "batch_size": self.step_sequences.by_bound()},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.types import FinishReason, Request
 
@@ -33,10 +34,12 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question that the engine answers between two steps: "stats", "load", "step_log", "advice", "reset_prefix_cache"."""
+    """A question that the engine answers between two steps: "stats", "load", "step_log", "advice", "reset_prefix_cache"; or an order, whose
+    answer is a list of complaints: those of `octavo.engine.sleep`."""
 
     id: str  # unique over all fronts
     what: str
+    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

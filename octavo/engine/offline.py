@@ -38,7 +38,7 @@ class Offline(Protocol):
         """Raise `InvalidRequest` for what can never run here, with the numbers."""
         ...
 
-    def ask(self, what: str) -> Any:
+    def ask(self, what: str, *args: Any) -> Any:
         """The answer to a question as in `Ask`; of several replicas, of all together."""
         ...
 
@@ -125,10 +125,10 @@ class Replicas:
     def admit(self, request: Request) -> None:
         check(request, self._settings, self._layout)
 
-    def ask(self, what: str) -> Any:
+    def ask(self, what: str, *args: Any) -> Any:
         self._asks += 1
         name = str(self._asks)
-        self.handle([Ask(name, what)])
+        self.handle([Ask(name, what, args)])
         while not all(name in answers for answers in self._answers):
             self.step()
         return together([answers.pop(name) for answers in self._answers])

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from octavo import env
 from octavo.core.plan import Plan, StepOutput
-from octavo.engine.executor import ExecutorDead, Outcome, PartyLost, StepFuture, outcome_from
+from octavo.engine.executor import ExecutorDead, OrderFailed, Outcome, PartyLost, StepFuture, outcome_from
 from octavo.engine.process import Word
 
 
@@ -38,8 +38,8 @@ class Party(Protocol):
         """Give all workers a message. Raises `PartyLost`."""
         ...
 
-    def hear(self, ready: Collection[Any]) -> bytes | None:
-        """An outcome, if that is what came in by the doors that are ready. Raises `PartyLost` when a worker has ended."""
+    def hear(self, ready: Collection[Any]) -> Sequence[bytes]:
+        """The outcomes that came in by the doors that are ready. Raises `PartyLost` when a worker has ended."""
         ...
 
     def word(self) -> Word | None:
@@ -76,6 +76,16 @@ class ProcessExecutor:
     def sample(self, plan: Plan, masks: Sequence[bytes | None]) -> None:
         self._tell(("sample", plan, masks))
 
+    def order(self, name: str, *args: Any) -> None:
+        assert not self._pending, "orders are given between steps"
+        self._tell(("order", name, args))
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(self.told):
+            outcomes += map(outcome_from, self._hear(None))
+        failures = [word for good, word in outcomes if not good]
+        if failures:
+            raise OrderFailed(failures[0])
+
     def check(self) -> None:
         self._hear_from(wait(self._doors(), timeout=0))
 
@@ -86,12 +96,11 @@ class ProcessExecutor:
     def receive(self, step: RemoteStep) -> Outcome:
         """The outcome of a step; those of earlier steps come first and are kept for them."""
         while step.outcome is None:
-            data = self._hear(env.STEP_TIMEOUT.get())
-            if data is not None:
+            for data in self._hear(env.STEP_TIMEOUT.get()):
                 self._pending.popleft().outcome = outcome_from(data)
         return step.outcome
 
-    def _tell(self, message: tuple[str, Plan, Any]) -> None:
+    def _tell(self, message: tuple[str, Any, Any]) -> None:
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             for party in self.parties:
@@ -102,19 +111,18 @@ class ProcessExecutor:
     def _doors(self) -> list[Any]:
         return [door for party in self.parties for door in party.doors]
 
-    def _hear(self, timeout_s: float | None) -> bytes | None:
-        """What comes next from any party: an outcome, or nothing of which more need be said."""
+    def _hear(self, timeout_s: float | None) -> list[bytes]:
+        """What comes next from any party: outcomes, or nothing of which more need be said."""
         ready = wait(self._doors(), timeout_s)
         if not ready:
             raise self._stuck(timeout_s)
         return self._hear_from(ready)
 
-    def _hear_from(self, ready: Collection[Any]) -> bytes | None:
+    def _hear_from(self, ready: Collection[Any]) -> list[bytes]:
         try:
-            heard = [party.hear(ready) for party in self.parties]
+            return [outcome for party in self.parties for outcome in party.hear(ready)]
         except PartyLost:
             raise self._dead() from None
-        return next((data for data in heard if data is not None), None)
 
     def _stuck(self, timeout_s: float | None) -> ExecutorDead:
         """No outcome came for so long: how far each rank is."""

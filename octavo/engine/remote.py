@@ -143,6 +143,9 @@ class RemoteEngine:
     async def reset_prefix_cache(self) -> bool:
         return await self._ask("reset_prefix_cache")
 
+    async def order(self, name: str, *args: Any) -> list[str]:
+        return await self._ask(name, *args)
+
     async def close(self, drain_s: float = 0.0) -> None:
         """End the engine: let running requests finish for `drain_s`, then end what is left."""
         if self._dead is None and self._ready.done():
@@ -159,9 +162,9 @@ class RemoteEngine:
         self._context.term()
         self._folder.cleanup()
 
-    async def _ask(self, what: str) -> Any:
+    async def _ask(self, what: str, *args: Any) -> Any:
         self._check_alive()
-        ask = Ask(uuid.uuid4().hex, what)
+        ask = Ask(uuid.uuid4().hex, what, args)
         answer = self._asked[ask.id] = asyncio.get_running_loop().create_future()
         try:
             self._send(ask)

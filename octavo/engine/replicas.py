@@ -12,6 +12,7 @@ from octavo.core.router import AFFINITY, Router, prefix_names
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S, Child
 from octavo.engine.remote import RemoteEngine
+from octavo.engine.sleep import BUSY
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request
 
@@ -89,6 +90,10 @@ class Replicas:
 
     async def reset_prefix_cache(self) -> bool:
         return all(await asyncio.gather(*(engine.reset_prefix_cache() for engine in self._engines)))
+
+    async def order(self, name: str, *args: Any) -> list[str]:
+        found = await asyncio.gather(*(engine.order(name, *args) for engine in self._engines))
+        return [f"engine {number}: {complaint}" if complaint != BUSY else BUSY for number, own in enumerate(found) for complaint in own]
 
     async def close(self, drain_s: float = 0.0) -> None:
         self._closing = True

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
 
-from octavo.core.plan import Plan, StepOutput
+from octavo.core.plan import StepOutput
 from octavo.engine.board import Board
 from octavo.engine.executor import Outcome, PartyLost, StepFuture, outcome_bytes
 from octavo.engine.inline import Worker
 from octavo.engine.process import ANYWHERE, Child, Status, Word, end_with, first_word, function_at, spawn
 from octavo.host.place import Place
 
-Message = tuple[str, Plan, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"
+Message = tuple[str, Any, Any]  # "step", "forward" or "sample", the plan, the masks of "sample"; or "order", its name, its arguments
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,21 @@ class Workers:
             except OSError:
                 raise PartyLost from None
 
-    def hear(self, ready: Collection[Any]) -> bytes | None:
-        outcome = None
+    def hear(self, ready: Collection[Any]) -> Sequence[bytes]:
+        outcomes: list[bytes] = []
         for rank in self.ranks:
             if rank.link in ready:
                 try:
-                    outcome = rank.link.recv_bytes()
+                    data = rank.link.recv_bytes()
                 except (EOFError, OSError):
                     raise PartyLost from None
-                if rank.number not in self._told:
-                    self._told[rank.number], outcome = pickle.loads(outcome), None
-        if outcome is None:
+                if rank.number in self._told:
+                    outcomes.append(data)
+                else:
+                    self._told[rank.number] = pickle.loads(data)
+        if not outcomes:
             self._look_for_the_dead(ready)
-        return outcome
+        return outcomes
 
     def word(self) -> Word | None:
         found = first_word([rank.child for rank in self.ranks])
@@ -137,6 +139,9 @@ def run_worker(status: Status, fd: int, board_fd: int, who: tuple[int, int, int,
         except EOFError:
             worker.close()
             return
+        if message[0] == "order":  # no outcome of a step is under way, so every rank may answer
+            link.send_bytes(outcome_bytes(_obey(worker, *message[1:])))
+            continue
         board.note(place, told=message[1].step)
         try:
             future = failed or _launch(worker, message)
@@ -148,6 +153,14 @@ def run_worker(status: Status, fd: int, board_fd: int, who: tuple[int, int, int,
         failed = future if message[0] == "forward" and isinstance(future, Raised) else None
         if reports and future is not None and failed is None:
             launched.put(future)
+
+
+def _obey(worker: Worker, name: str, args: tuple[Any, ...]) -> Outcome:
+    try:
+        worker.orders[name](*args)
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}"
+    return True, ""
 
 
 def _launch(worker: Worker, message: Message) -> StepFuture | None:

@@ -14,6 +14,7 @@ from octavo.serve.errors import ApiError
 from octavo.serve.front import Front, cache_advice
 from octavo.serve.parts import CallArguments, CallBegin, Content, Part
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
+from octavo.text.pooling import EngineFailed
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
 
 LOWEST_LOGPROB = -9999.0  # JSON has no infinity
@@ -163,7 +164,7 @@ class Call:
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:
             if one.finish_reason == "error":
-                raise ApiError(500, f"The request failed in the engine: {one.stop_reason}", code="engine_error")
+                raise EngineFailed(str(one.stop_reason))
             self.num_output_tokens += len(one.token_ids) if self.show_tokens else 0
         if place not in self._seen:
             self._seen.add(place)

@@ -23,6 +23,7 @@ from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.openapi import description_routes
 from octavo.serve.routes import plain_routes
+from octavo.serve.sleep import sleep_routes
 
 MAX_BODY_BYTES = 8 << 20
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/health/progress", "/ping")  # need no key
@@ -41,6 +42,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
     routes: list[BaseRoute] = [
         *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
         *plain_routes(front),
+        *sleep_routes(front),
     ]
     app = Starlette(
         routes=[*routes, *description_routes(routes), *dashboard_routes(front)],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from octavo.engine.client import EngineDead
+from octavo.engine.client import ASLEEP, EngineDead
 from octavo.text.pooling import EngineFailed
 from octavo.types import InvalidRequest
 
@@ -62,6 +62,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             return _of_request(error)
         case EngineDead():
             return ApiError(503, f"The engine has ended: {error}", code="engine_dead")
+        case EngineFailed() if str(error).startswith(ASLEEP):
+            return ApiError(503, f"The model takes no requests: {error}.", code="engine_asleep")
         case EngineFailed():
             return ApiError(500, f"The request failed in the engine: {error}", code="engine_error")
         case msgspec.ValidationError():

@@ -51,6 +51,7 @@ class ServedModel:
     template: ChatTemplate | None = None
     bos_token: str | None = None
     root: str | None = None
+    can_sleep: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
 

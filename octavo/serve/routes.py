@@ -155,6 +155,8 @@ async def ready(front: Front, request: Request) -> Response:
         return reply({"status": "not ready", "reason": str(error)}, 503)
     except RuntimeError as error:
         return reply({"status": "dead", "reason": str(error)}, 503)
+    if front.model.can_sleep and any(stats.counters.get("sleep_level") for stats in await front.engine.stats()):
+        return reply({"status": "not ready", "reason": "the model sleeps; POST /wake_up"}, 503)
     return reply({"status": "ready"})
 
 

@@ -62,6 +62,7 @@ def served_model(
         template=None if source is None else ChatTemplate(source, special, config.chat_template_content_format),
         bos_token=special.get("bos_token"),
         root=asked.model.model,
+        can_sleep=asked.model.enable_sleep_mode,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from octavo.serve.chat import Chat
-from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.parts import Part
+from octavo.text.pooling import EngineFailed
 from octavo.types import RequestOutput
 
 
@@ -26,7 +26,7 @@ class Told:
         self._reader = chat.form.reader()
 
     async def parts(self) -> AsyncGenerator[Sequence[Part]]:
-        """What is new after each step, perhaps nothing yet. Raises `ApiError` for a request that failed in the engine, and `EngineDead`."""
+        """What is new after each step, perhaps nothing yet. Raises `EngineFailed` and `EngineDead`."""
         async with aclosing(self._front.run(self.chat.request, self.chat.prompt)) as outputs:
             async for output in outputs:
                 yield self._parts(output)
@@ -37,7 +37,7 @@ class Told:
     def _parts(self, output: RequestOutput) -> Sequence[Part]:
         (one,) = output.outputs
         if one.finish_reason == "error":
-            raise ApiError(500, f"The request failed in the engine: {one.stop_reason}", code="engine_error")
+            raise EngineFailed(str(one.stop_reason))
         self.num_output_tokens += len(one.token_ids)
         self.num_cached_tokens = output.num_cached_tokens or 0
         parts = self._reader.push(one.text, last=one.finish_reason is not None)

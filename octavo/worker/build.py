@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -32,6 +32,7 @@ from octavo.worker.graphs import CudaRecorder, DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
+from octavo.worker.sleep import Bed
 from octavo.worker.warm import warm_up
 
 log = logging.getLogger(__name__)
@@ -43,23 +44,16 @@ def build_runner(
     checkpoint: Checkpoint,
     timed: Callable[[str], AbstractContextManager[None]],
     join: Callable[[], Mesh] = Mesh,
+    reopen: Callable[[], Checkpoint] | None = None,
 ) -> Runner:
-    """A runner ready for its first plan. `timed(name)` measures a stage of the start; `join` meets the other ranks."""
+    """A runner ready for its first plan. `timed(name)` measures a stage of the start; `join` meets the other ranks. `reopen` gives the
+    checkpoint as it is when weights are loaded again; by default the same."""
     device = torch.device(settings.device)
     ops = choose_ops(device.type, settings.optimization_level, settings.batch_invariant)
     ahead = ops.compile_ahead()
     with timed("meet other ranks"):
         mesh = join()
-    tensors = {} if checkpoint.load_format == "dummy" else checkpoint.tensors()
-    packed = settings.quantization != "none"
-    scheme = as_stored({name: tensor.quantization for name, tensor in tensors.items()}) if packed else plain_scheme
-    with timed("build model"):
-        model = build_model(architecture, settings, mesh, scheme)
-    with timed("load weights"):
-        if checkpoint.load_format == "dummy":
-            fill_dummy(model, settings.seed)
-        else:
-            log.info("weights: %s", load(model, tensors).report)
+    model = load_model(settings, architecture, checkpoint, mesh, timed)
     layers = model.attention_layers
     with timed("allocate KV cache"):
         layout = rank_layout(architecture, settings)
@@ -79,15 +73,54 @@ def build_runner(
     if device.type == "cuda" and settings.optimization_level > 0:  # at -O0 what comes first is slower, and the start quicker
         with timed("warm up"):
             warm_up(runner, settings)
+    runner.graphs = graphs_of(runner, settings)
+    if device.type == "cuda":
+        with timed("capture graphs"):
+            runner.graphs.capture([Recipe(())])
+    bed = Bed(
+        runner,
+        model,
+        load=lambda: load_model(settings, architecture, reopen() if reopen else checkpoint, mesh, lambda name: nullcontext()),
+        stage=lambda model: staged(model, mesh.pp, settings, device),
+        give_kv=lambda model: bind(model.attention_layers, here, allocate(here, device)),
+        new_graphs=lambda: graphs_of(runner, settings),
+    )
+    runner.orders.update({"sleep": bed.sleep, "wake": bed.wake})
+    return runner
+
+
+def load_model(
+    settings: Resolved,
+    architecture: Architecture,
+    checkpoint: Checkpoint,
+    mesh: Mesh,
+    timed: Callable[[str], AbstractContextManager[None]],
+) -> CausalLM:
+    """This rank's part of the model with its weights. Raises `CheckpointError`."""
+    tensors = {} if checkpoint.load_format == "dummy" else checkpoint.tensors()
+    packed = settings.quantization != "none"
+    scheme = as_stored({name: tensor.quantization for name, tensor in tensors.items()}) if packed else plain_scheme
+    with timed("build model"):
+        model = build_model(architecture, settings, mesh, scheme)
+    with timed("load weights"):
+        if checkpoint.load_format == "dummy":
+            fill_dummy(model, settings.seed)
+        else:
+            log.info("weights: %s", load(model, tensors).report)
+    return model
+
+
+def graphs_of(runner: Runner, settings: Resolved) -> NoGraphs | DecodeGraphs:
+    """What records decode steps here; nothing is recorded yet."""
+    device = runner.rows.device
     sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
     alone = settings.tensor_parallel_size == settings.pipeline_parallel_size == 1
-    if sizes and ops.record is not None and alone:
-        runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device, ops.record)
-    elif sizes and device.type == "cuda":
-        with timed("capture graphs"):
-            runner.graphs = DecodeGraphs(runner.decode, sizes, rows.padding, device, CudaRecorder(device))
-            runner.graphs.capture([Recipe(())])
-    return runner
+    tape = choose_ops(device.type, settings.optimization_level, settings.batch_invariant).record
+    if sizes and tape is not None and alone:
+        return DecodeGraphs(runner.decode, sizes, runner.rows.padding, device, tape)
+    if sizes and device.type == "cuda":
+        return DecodeGraphs(runner.decode, sizes, runner.rows.padding, device, CudaRecorder(device))
+    return NoGraphs()
 
 
 def staged(model: CausalLM, group: Group, settings: Resolved, device: torch.device) -> Model:

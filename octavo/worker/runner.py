@@ -6,8 +6,8 @@ into the parts (model, attention backend, sampler, rows) before the runner is ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -57,6 +57,7 @@ class Runner:
         self.model, self.rows, self.batches = model, rows, batches
         self.attention, self.layout = attention, layout
         self.sampler, self.readers, self.graphs = sampler, readers, graphs
+        self.orders: dict[str, Callable[..., Any]] = {}  # what else can be asked of this worker, between steps; they know the runner
         self._forwarded: tuple[Batch, torch.Tensor] | None = None  # of a plan whose second half has not come yet
 
     @torch.inference_mode()

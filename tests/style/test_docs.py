@@ -22,6 +22,7 @@ from octavo.metrics import FrontMetrics
 from octavo.serve import schemas
 from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.routes import plain_routes
+from octavo.serve.sleep import sleep_routes
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -83,7 +84,7 @@ def test_every_field_is_documented(body: type[msgspec.Struct]) -> None:
 
 def test_every_route_is_documented() -> None:
     text = page("docs/api.md")
-    routes = [*plain_routes(None), *dashboard_routes(None)]  # pyright: ignore[reportArgumentType]  # only their paths are asked for
+    routes = [*plain_routes(None), *dashboard_routes(None), *sleep_routes(None)]  # pyright: ignore[reportArgumentType]  # only their paths are asked for
     for path in ("/v1/completions", "/v1/chat/completions", *(route.path.replace("{name:path}", "{name}") for route in routes)):
         assert f"`{path}`" in text, path
 

@@ -20,6 +20,7 @@ FILE_TARGETS = {  # at one and a half times its target a file is a design questi
     "core/scheduler.py": 400,
 }
 READ_FIRST = ("core/", "engine/", "worker/")  # what a newcomer reads
+BESIDE = ("engine/sleep.py", "worker/sleep.py", "engine/starts.py")  # ... and may leave for later: no request comes by there
 READ_FIRST_LINES = 4000
 FORBIDDEN_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util", "Mixin")
 FORBIDDEN_FILES = ("utils", "util", "helpers", "helper", "misc", "common", "manager")
@@ -45,7 +46,7 @@ def test_functions_are_small() -> None:
 
 
 def test_what_a_newcomer_reads_stays_readable() -> None:
-    total = sum(source.num_lines for source in sources() if source.name.startswith(READ_FIRST))
+    total = sum(source.num_lines for source in sources() if source.name.startswith(READ_FIRST) and source.name not in BESIDE)
     assert total <= 1.5 * READ_FIRST_LINES
 
 
