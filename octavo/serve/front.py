@@ -166,7 +166,7 @@ class Front:
 class Counting:
     """Keeps the front's counts of one request."""
 
-    __slots__ = ("_front", "_last_s")
+    __slots__ = ("_front", "_last_s", "_place")
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -175,7 +175,7 @@ class Counting:
     def started(self, following: Following[Any]) -> None:
         front, request = self._front, following.state.request
         front.running[request.id] = following
-        front.queue.joined(len(request.prompt_token_ids))
+        self._place = front.queue.joined(len(request.prompt_token_ids))
         front.account.started(len(request.prompt_token_ids))
         front.metrics.started(request.params.n, request.params.max_tokens)
         if front.config.enable_log_requests:
@@ -190,7 +190,7 @@ class Counting:
         if last_s is not None:
             metrics.inter_token_latency.observe(now_s - last_s)
         elif not self._last_s:
-            front.queue.left(len(state.request.prompt_token_ids), read=True)
+            front.queue.left(self._place, read=True)
             self._tell_cache_miss(state)
             metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s[index] = now_s
@@ -201,7 +201,7 @@ class Counting:
         front.account.ended()
         if not self._last_s:
             answered = reason in (FinishReason.STOP, FinishReason.LENGTH)  # without a token: a vector
-            front.queue.left(len(state.request.prompt_token_ids), read=answered)
+            front.queue.left(self._place, read=answered)
             if answered:
                 front.metrics.prompt_read(len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)

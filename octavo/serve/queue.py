@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.config.server import ServerConfig
@@ -13,6 +14,9 @@ from octavo.serve.errors import ApiError
 MEMORY_S = 10.0  # of waiting, after which what was measured weighs a third
 PRIOR_S = 0.5  # what the engine expects counts as much as so many seconds of measuring
 LONGEST_RETRY_S = 60.0
+IN_TIME = 0.995  # share of the requests that are taken whose first token comes within the limit
+MARGIN_STEP = 0.05
+LARGEST_MARGIN = 4.0
 
 
 class FirstTokenEstimate(Protocol):
@@ -64,6 +68,31 @@ class MeasuredRate:
         return num_ahead * self._seconds / max(self._tokens, 1e-9) + num_own / self._own_rate
 
 
+class Margin:
+    """By what factor waits may exceed what was expected, so that hardly one exceeds even that.
+
+    A quantile followed by small steps (Robbins and Monro 1951, "A Stochastic Approximation Method"). The estimate is right on average;
+    a limit that is promised must hold for nearly all.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def saw(self, expected_s: float, took_s: float) -> None:
+        exceeds = took_s > expected_s * self.factor
+        self.factor += MARGIN_STEP * (IN_TIME if exceeds else IN_TIME - 1)
+        self.factor = min(max(self.factor, 1.0), LARGEST_MARGIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A request's place in the queue."""
+
+    num_tokens: int
+    since_s: float
+    expected_s: float | None  # of waiting, at that time
+
+
 class Queue:
     """Counts what waits, and refuses with 429 and Retry-After what it has no room for."""
 
@@ -72,18 +101,25 @@ class Queue:
         self.estimate = estimate or MeasuredRate()
         self._config = config
         self._clock = clock
+        self._margin = Margin()
 
-    def joined(self, num_tokens: int) -> None:
+    def joined(self, num_tokens: int) -> Place:
         """A request begins to wait."""
+        place = Place(num_tokens, self._clock(), self.wait_s(num_tokens))
         self.num_requests += 1
         self.num_tokens += num_tokens
-        self.estimate.changed(self._clock(), self.num_requests)
+        self.estimate.changed(place.since_s, self.num_requests)
+        return place
 
-    def left(self, num_tokens: int, *, read: bool) -> None:
+    def left(self, place: Place, *, read: bool) -> None:
         """It has its first token, or has ended without one."""
+        now_s = self._clock()
         self.num_requests -= 1
-        self.num_tokens -= num_tokens
-        self.estimate.changed(self._clock(), self.num_requests, num_tokens if read else 0)
+        self.num_tokens -= place.num_tokens
+        self.estimate.changed(now_s, self.num_requests, place.num_tokens if read else 0)
+        limit_ms, expected_s = self._config.admission_ttft_ms, place.expected_s
+        if read and limit_ms is not None and expected_s is not None and 2000 * expected_s * self._margin.factor > limit_ms:
+            self._margin.saw(expected_s, now_s - place.since_s)  # short waits are of no interest, and hang on one step
 
     def wait_s(self, num_tokens: int = 0) -> float | None:
         """Until the first token of a prompt of that many tokens; None while nothing is known."""
@@ -100,8 +136,11 @@ class Queue:
             if limit is not None and waiting + new > limit:
                 message = f"{waiting} {what} are waiting already, the limit is {limit}; try again later."
                 raise ApiError(429, message, code="queue_full", retry_after_s=retry_s(self.wait_s()))
-        limit_ms, wait_s = self._config.admission_ttft_ms, self.wait_s(num_tokens)
-        if limit_ms is not None and wait_s is not None and 1000 * wait_s > limit_ms:
+        limit_ms, expected_s = self._config.admission_ttft_ms, self.wait_s(num_tokens)
+        if limit_ms is None or expected_s is None:
+            return
+        wait_s = expected_s * self._margin.factor
+        if 1000 * wait_s > limit_ms:
             message = f"The first token would take about {wait_s:.1f} s, the limit is {limit_ms / 1000:g} s; try again later."
             raise ApiError(429, message, code="wait_too_long", retry_after_s=retry_s(wait_s - limit_ms / 1000))
 

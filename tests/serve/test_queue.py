@@ -85,18 +85,59 @@ def test_nothing_is_refused_before_anything_is_known() -> None:
         queue.check(1, 1000)
 
 
+class Told:
+    """An estimate that a test dictates."""
+
+    expected_s: float | None = 0.0
+
+    def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
+        pass
+
+    def heard(self, stats: EngineStats) -> None:
+        pass
+
+    def seconds(self, num_ahead: int, num_own: int) -> float | None:
+        return self.expected_s
+
+
+def test_the_limit_holds_for_nearly_all_not_on_average() -> None:
+    """Waits are as expected on average, and up to 40 % off."""
+    draw, now_s, estimate = random.Random(3), [0.0], Told()
+    queue = Queue(ServerConfig(admission_ttft_ms=1000.0), lambda: now_s[0], estimate)
+    queue.joined(1)  # somebody waits all the time
+    taken: list[tuple[float, float]] = []
+    for _ in range(6000):
+        estimate.expected_s = draw.uniform(0.1, 2.0)
+        try:
+            queue.check(1, 1)
+        except ApiError:
+            continue
+        place = queue.joined(1)
+        taken.append((estimate.expected_s, estimate.expected_s * draw.uniform(0.6, 1.4)))
+        now_s[0] += taken[-1][1]
+        queue.left(place, read=True)
+    later = taken[len(taken) // 2 :]
+    assert sum(took > 1.0 for _, took in later) <= 0.01 * len(later)
+    assert max(expected for expected, _ in later) > 0.65, "and no more is refused than that asks for"
+    assert queue.num_requests == queue.num_tokens == 1
+
+
+def test_where_waits_are_as_expected_the_whole_limit_is_used() -> None:
+    now_s, estimate = [0.0], Told()
+    queue = Queue(ServerConfig(admission_ttft_ms=1000.0), lambda: now_s[0], estimate)
+    queue.joined(1)
+    estimate.expected_s = 0.99
+    for _ in range(1000):
+        queue.check(1, 1)
+        place = queue.joined(1)
+        now_s[0] += 0.98
+        queue.left(place, read=True)
+
+
 def test_another_estimate_takes_its_place() -> None:
-    class Pessimist:
-        def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
-            pass
-
-        def heard(self, stats: EngineStats) -> None:
-            pass
-
-        def seconds(self, num_ahead: int, num_own: int) -> float:
-            return 7.5
-
-    queue = Queue(ServerConfig(admission_ttft_ms=1000.0), lambda: 0.0, Pessimist())
+    estimate = Told()
+    estimate.expected_s = 7.5
+    queue = Queue(ServerConfig(admission_ttft_ms=1000.0), lambda: 0.0, estimate)
     queue.check(1, 5)
     queue.joined(5)
     with pytest.raises(ApiError) as refusal:
