@@ -190,6 +190,7 @@ def intake_of(config: EngineConfig, checkpoint: Checkpoint, info: dict[str, Any]
         eos_token_ids=checkpoint.eos_token_ids,
         generation_config=checkpoint.generation_config,
         max_logprobs=config.model.max_logprobs,
+        stream_interval=config.scheduler.stream_interval,
     )
 
 
@@ -247,7 +248,8 @@ class AsyncLLM:
             priority=priority,
             cache_salt=cache_salt,
         )
-        state = RequestState(request, prompt if isinstance(prompt, str) else None, self.intake.tokenizer)
+        shown, interval = prompt if isinstance(prompt, str) else None, self.intake.stream_interval
+        state = RequestState(request, shown, self.intake.tokenizer, stream_interval=interval)
         async with aclosing(follow(self.engine, state, Named(request_id, self._running))) as outputs:
             async for output in outputs:
                 output.request_id = request_id

@@ -109,7 +109,6 @@ SCHEDULER = {
     "watermark": _noted("admission follows one rule, proved free of deadlock", "0", "0.0"),
     "prefill_schedule_interval": _noted(_ONE_RANK, "1"),
     "disable_hybrid_kv_cache_manager": _noted("layers with a window keep only their window; the text is the same", takes="switch"),
-    "stream_interval": _noted("tokens are sent as they come; a slow reader gets several at once", "1"),
     "scheduler_cls": _refused(_FOREIGN_CODE),
 }
 

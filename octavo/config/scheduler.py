@@ -33,10 +33,13 @@ class SchedulerConfig:
     target_ttft_ms: Annotated[
         float | None, Flag("milliseconds to a request's first token; within them prompts are spread over steps, so that tokens come evenly")
     ] = None
+    stream_interval: Annotated[
+        int, Flag("tokens that a stream tells at once: fewer and larger events; a text's first token comes alone, its last at once")
+    ] = 1
     async_scheduling: Annotated[bool | None, Flag("plan the next step while this one runs; default: on, but for one process on CPU")] = None
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills"):
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_partial_prefills", "max_long_partial_prefills", "stream_interval"):
             at_least(name, getattr(self, name), 1)
         for name in ("target_itl_ms", "target_ttft_ms"):
             target = getattr(self, name)

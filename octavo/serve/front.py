@@ -121,7 +121,7 @@ class Front:
         return self.follow(self.text_state(request, prompt))
 
     def text_state(self, request: Request, prompt: str | None = None) -> RequestState:
-        return RequestState(request, prompt, self.model.tokenizer, self.clock)
+        return RequestState(request, prompt, self.model.tokenizer, self.clock, self.model.intake.stream_interval)
 
     def follow(self, state: State[Output]) -> AsyncGenerator[Output]:
         """The same for any request, as its state tells of it."""

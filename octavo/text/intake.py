@@ -24,6 +24,7 @@ class Intake:
     eos_token_ids: tuple[int, ...] = ()
     generation_config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the model's generation_config.json
     max_logprobs: int = 20
+    stream_interval: int = 1  # tokens that a stream of deltas tells at once
 
     def default_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters with the model's own defaults for what is not given."""

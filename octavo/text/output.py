@@ -27,10 +27,14 @@ from octavo.types import (
 class Continuation:
     """One of the n texts of a request as it grows. `give` hands out what is there; in a stream of deltas that is then forgotten."""
 
-    def __init__(self, index: int, request: Request, tokenizer: Tokenizer | None, stops: StopStrings | None) -> None:
+    def __init__(
+        self, index: int, request: Request, tokenizer: Tokenizer | None, stops: StopStrings | None, interval: int = 1
+    ) -> None:
         params = request.params
         self.index = index
         self.num_tokens = 0
+        self._num_told = 0  # of them, when something was given last
+        self._interval = interval
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self._cumulative_logprob = 0.0
@@ -68,7 +72,19 @@ class Continuation:
             detokenizer.push(token_id)
         self.num_tokens += 1
         self._num_characters += len(text)
+        if self._interval == 1:
+            return certain
+        self._pieces.append(certain)
+        if not self.due:
+            return ""
+        self._num_told = self.num_tokens
+        certain, self._pieces = "".join(self._pieces), []
         return certain
+
+    @property
+    def due(self) -> bool:
+        """Whether its caller is to be told: of the first token, of every so many, and of the end."""
+        return not self._num_told or self.num_tokens - self._num_told >= self._interval or self.finish_reason is not None
 
     def keep(self, token_ids: Sequence[int]) -> None:
         """Take in tokens of a deferred text that goes on."""
@@ -137,6 +153,7 @@ class Continuation:
         if self._with_logprobs:
             given.cumulative_logprob = self._cumulative_logprob
             given.logprobs, given.text_offsets = self._logprobs, self._text_offsets
+        self._num_told = self.num_tokens
         if kind is OutputKind.DELTA:
             self._pieces, self._token_ids, self._logprobs, self._text_offsets = [], [], [], []
         else:
@@ -180,7 +197,9 @@ class RequestState:
         prompt: str | None,
         tokenizer: Tokenizer | None,
         clock: Callable[[], float] = time.monotonic,
+        stream_interval: int = 1,
     ) -> None:
+        """Of a text that is told while it grows, `stream_interval` tokens are told at once."""
         params = request.params
         self.request = request
         self.prompt = prompt
@@ -189,7 +208,7 @@ class RequestState:
         self.cache_miss: str | None = None
         self._clock = clock
         stops = StopStrings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
-        self.continuations = [Continuation(index, request, tokenizer, stops) for index in range(params.n)]
+        self.continuations = [Continuation(index, request, tokenizer, stops, stream_interval) for index in range(params.n)]
         self.num_output_tokens = 0  # of all continuations, without those past a stop string
         self._num_open = params.n
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
@@ -257,9 +276,10 @@ class RequestState:
 
     def _output(self, changed: list[Continuation]) -> RequestOutput | None:
         kind = self.request.params.output_kind
-        if not changed or (kind is OutputKind.FINAL_ONLY and not self.finished):
+        due = [continuation for continuation in changed if continuation.due]
+        if not due or (kind is OutputKind.FINAL_ONLY and not self.finished):
             return None
-        shown = changed if kind is OutputKind.DELTA else self.continuations
+        shown = due if kind is OutputKind.DELTA else self.continuations
         return RequestOutput(
             request_id=self.request.id,
             prompt=self.prompt,

@@ -26,10 +26,12 @@ MAX_MODEL_LEN = 128
 Scripts = Script | Callable[[Request, int], Script]
 
 
-def make_front(script: Scripts | None = None, *, template: str | None = PieceTokenizer.chat_template, **config: Any) -> Front:
+def make_front(
+    script: Scripts | None = None, *, template: str | None = PieceTokenizer.chat_template, stream_interval: int = 1, **config: Any
+) -> Front:
     tokenizer = PieceTokenizer()
     defaults = config.pop("generation_config", {})
-    intake = Intake(tokenizer, MAX_MODEL_LEN, VOCAB_SIZE, (EOS,), defaults)
+    intake = Intake(tokenizer, MAX_MODEL_LEN, VOCAB_SIZE, (EOS,), defaults, stream_interval=stream_interval)
     space = EmbeddingSpace(4, shorter=(2,))
     served = ServedModel(("tiny", "alias"), tokenizer, intake, space, template and ChatTemplate(template, {"bos_token": "<s>"}), "<s>")
     return Front(ScriptedEngine(tokenizer, script or Script()), served, ServerConfig(**config))

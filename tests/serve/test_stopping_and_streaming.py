@@ -64,9 +64,10 @@ def whole(answer: dict[str, Any], index: int) -> tuple[Any, ...]:
     running_usage=st.booleans(),
     prompts=st.integers(1, 3),
     echo=st.booleans(),
+    interval=st.integers(1, 3),
 )
 def test_a_stream_joins_to_the_whole_answer(
-    route, pieces, per_step, stop, n, max_tokens, logprobs, token_ids, running_usage, prompts, echo
+    route, pieces, per_step, stop, n, max_tokens, logprobs, token_ids, running_usage, prompts, echo, interval
 ) -> None:
     body = asked(route, stop=stop, n=n, max_tokens=max_tokens, return_token_ids=token_ids)
     if route == ROUTES[0]:
@@ -76,7 +77,7 @@ def test_a_stream_joins_to_the_whole_answer(
         body |= {"logprobs": logprobs, "top_logprobs": 2 if logprobs else None}
 
     async def both() -> None:
-        async with client(Script(pieces, per_step=per_step)) as api:
+        async with client(Script(pieces, per_step=per_step), stream_interval=interval) as api:
             response = await api.post(route, body)
             assert response.status_code == 200, response.text
             answer = response.json()

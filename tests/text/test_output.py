@@ -15,13 +15,13 @@ from tests.scripted_engine import END_OF_TURN, EOS, PieceTokenizer, Script, Scri
 
 
 def run(
-    pieces: Sequence[str | bytes | int], *, per_step: int = 1, kind: OutputKind = OutputKind.FINAL_ONLY, n_scripts: int = 1, **params: Any
+    pieces: Sequence[str | bytes | int], *, per_step: int = 1, kind: OutputKind = OutputKind.FINAL_ONLY, interval: int = 1, **params: Any
 ) -> tuple[list[RequestOutput], ScriptedEngine, RequestState]:
     tokenizer = PieceTokenizer()
     engine = ScriptedEngine(tokenizer, Script(pieces, per_step=per_step))
     settings_ = SamplingParams(output_kind=kind, eos_token_ids=(EOS,), **({"max_tokens": 100} | params))
     request = Request("r", tuple(b"prompt"), settings_)
-    state = RequestState(request, "prompt", tokenizer, clock=lambda: 1.0)
+    state = RequestState(request, "prompt", tokenizer, clock=lambda: 1.0, stream_interval=interval)
     outputs: list[RequestOutput] = []
 
     async def drive() -> None:
@@ -68,16 +68,19 @@ PIECES = st.lists(
     min_tokens=st.integers(0, 4),
     logprobs=st.sampled_from([None, 0, 2]),
     stop_ids=st.sampled_from([(), (END_OF_TURN,)]),
+    interval=st.integers(1, 4),
 )
-def test_deltas_join_to_the_whole(pieces, per_step, stop, n, include, skip, max_tokens, min_tokens, logprobs, stop_ids) -> None:
+def test_deltas_join_to_the_whole(
+    pieces, per_step, stop, n, include, skip, max_tokens, min_tokens, logprobs, stop_ids, interval
+) -> None:
     params = dict(
         n=n, stop=stop, include_stop_str_in_output=include, skip_special_tokens=skip, max_tokens=max_tokens,
         min_tokens=min(min_tokens, max_tokens), logprobs=logprobs, stop_token_ids=stop_ids,
     )  # fmt: skip
     whole, _, _ = run(pieces, per_step=1, **params)
     assert len(whole) == 1
-    cumulative, _, _ = run(pieces, per_step=per_step, kind=OutputKind.CUMULATIVE, **params)
-    deltas, engine, state = run(pieces, per_step=per_step, kind=OutputKind.DELTA, **params)
+    cumulative, _, _ = run(pieces, per_step=per_step, kind=OutputKind.CUMULATIVE, interval=interval, **params)
+    deltas, engine, state = run(pieces, per_step=per_step, kind=OutputKind.DELTA, interval=interval, **params)
     for index in range(n):
         expected = joined(whole, index)
         assert joined(deltas, index) == expected
@@ -116,6 +119,14 @@ def test_what_was_held_back_comes_when_the_text_ends_by_length() -> None:
     outputs, _, _ = run(["abc", "de", "zz"], kind=OutputKind.DELTA, stop=["bcdef"], max_tokens=2)
     assert [one.outputs[0].text for one in outputs] == ["a", "bcde"]
     assert outputs[-1].outputs[0].finish_reason == "length"
+
+
+def test_a_stream_may_tell_several_tokens_at_once_but_for_the_first_and_what_is_left_at_the_end() -> None:
+    outputs, _, _ = run(["a", "b", "c", "d", "e", "f", "g"], kind=OutputKind.DELTA, interval=3, max_tokens=7)
+    assert [one.outputs[0].text for one in outputs] == ["a", "bcd", "efg"]
+    outputs, _, _ = run(["a", "b", "c", "d", "stop"], kind=OutputKind.DELTA, interval=3, stop=["stop"])
+    assert [one.outputs[0].text for one in outputs] == ["a", "bcd", ""]
+    assert outputs[-1].outputs[0].finish_reason == "stop"
 
 
 def test_min_tokens_hold_for_stop_strings() -> None:
