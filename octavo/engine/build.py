@@ -134,8 +134,6 @@ def build_engine(
         meet, reopen = partial(join, ranks.meeting, ranks.first, own), partial(open_model, config)
         runner = build_runner(settings, architecture, checkpoint, timeline.stage, meet, reopen)
         executor, layout = InlineExecutor(runner, ranks), runner.layout
-    planned = plan_memory(architecture, settings).num_blocks
-    log.info("KV cache: %s blocks of %s tokens planned, %s allocated", f"{planned:,}", settings.block_size, f"{layout.num_blocks:,}")
     slots = SlotPool(num_slots(settings), slot_need(settings, architecture.vocab))
     costs = LearnedCosts(cost_model(architecture, settings, device, (env.cache_root() / "costs", SHIPPED)), StepLog())
     cache = KVCache(layout, settings.enable_prefix_caching)

@@ -36,6 +36,7 @@ class Gpu:
     total_bytes: int = 0
     free_bytes: int = 0
     num_links: int = 0  # of NVLink, up
+    sm: int = 0  # compute capability times ten; 0: not told
 
     def node(self, root: Path = PCI_DEVICES) -> int | None:
         """The node of memory (NUMA) it is attached to; None where the system does not say."""
@@ -103,9 +104,12 @@ def _read(nvml: Any, index: int) -> Gpu:
     state, links = ctypes.c_uint(), 0
     for link in range(MAX_LINKS):
         links += nvml.nvmlDeviceGetNvLinkState(handle, link, ctypes.byref(state)) == 0 and state.value == 1
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    told = nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
     return Gpu(
-        index, uuid.value.decode(), sysfs_address(pci.address.decode()), name.value.decode(), memory.total, memory.free, links
-    )
+        index, uuid.value.decode(), sysfs_address(pci.address.decode()), name.value.decode(), memory.total, memory.free, links,
+        10 * major.value + minor.value if told else 0,
+    )  # fmt: skip
 
 
 def sysfs_address(address: str) -> str:

@@ -26,7 +26,7 @@ EAGER_LAYER_S = {"cuda": 100e-6, "cpu": 0.0}  # of the host, to launch a layer o
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
 KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
 FEW_TOKENS = 8
-LINK_BYTES_S, LINK_S = 300e9, 8e-6  # of an all-reduce between GPUs of one host, and its start
+LINK_BYTES_S, LINK_SHARE, LINK_S = 300e9, 2 / 3, 8e-6  # of an all-reduce in one host: where links are not known, of theirs, its start
 
 
 class Terms(NamedTuple):
@@ -73,6 +73,7 @@ class Roofline:
         """Of the ranks that share each layer. A pipeline's stages count as one: its step takes as long, though others can follow sooner."""
         bandwidth, flops = rates(device, settings.dtype)
         size, ranks = DTYPE_BYTES[settings.dtype], settings.tensor_parallel_size
+        link_bytes_s = LINK_SHARE * device.link_bytes_s or LINK_BYTES_S
         held = num_parameters(one_rank(arch, ranks, experts=settings.expert_parallel_size))
         arch = one_rank(arch, ranks)
         weight_size = weight_bytes(arch, settings.dtype, settings.packed) / num_parameters(arch)
@@ -96,7 +97,7 @@ class Roofline:
             token_activations_s=moved * arch.num_layers * size / bandwidth,
             sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
             collective_s=collectives * LINK_S,
-            token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / LINK_BYTES_S,
+            token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / link_bytes_s,
             eager_s=EAGER_LAYER_S[device.kind] * arch.num_layers,
             graph_sequences=graph_sequences(settings),
             idle_s=max(0, layers - active) * weight_size / bandwidth,

@@ -21,7 +21,7 @@ from octavo.plan.kv import kv_specs, rank_layout
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
 GRAPH_BYTES = 8 * MIB  # a captured graph
-ROW_BYTES = 512  # sampling state of a sequence
+ROW_BYTES = 76  # counters and sampling state of a sequence
 NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary
 TOKEN_BYTES = 64  # of a step's batch: token, position, slot, owner
 SLOT_BYTES = 9  # of such a row, a token of the vocabulary: a bias, whether it ends, how often it was said

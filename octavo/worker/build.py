@@ -19,7 +19,8 @@ from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.stages import Model, StagedModel
 from octavo.plan.kv import rank_layout
-from octavo.plan.memory import num_slots
+from octavo.plan.memory import num_slots, plan_memory
+from octavo.plan.report import beside
 from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.pooling import Pooling
@@ -29,7 +30,7 @@ from octavo.sampling.stage import Place, Stage, load_stage
 from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.graphs import CudaRecorder, DecodeGraphs, NoGraphs
-from octavo.worker.memory import allocate, bind
+from octavo.worker.memory import allocate, bind, held
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
 from octavo.worker.sleep import Bed
@@ -85,6 +86,9 @@ def build_runner(
         give_kv=lambda model: bind(model.attention_layers, here, allocate(here, device)),
         new_graphs=lambda: graphs_of(runner, settings),
     )
+    if mesh.tp.rank == 0:
+        there = held(model, here, rows.num_bytes, device)
+        log.info("memory, as planned and as it is:\n%s", beside(plan_memory(architecture, settings), there))
     runner.orders.update({"sleep": bed.sleep, "wake": bed.wake})
     return runner
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from octavo.core.kv.layout import KVLayout
 from octavo.core.kv.specs import SCALE_BYTES, KVSpec
@@ -44,6 +45,18 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     else:
         memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def held(model: nn.Module, layout: KVLayout, row_bytes: int, device: torch.device) -> dict[str, int]:
+    """Bytes that a worker holds when it has started, by the names of the plan; on a GPU also what all of it is in use."""
+    packed = [part for module in model.modules() for part in getattr(module, "packed", ()) if isinstance(part, torch.Tensor)]
+    tensors = [*model.parameters(), *model.buffers(), *packed]
+    weights = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    found = {"weight_bytes": sum(weights.values()), "kv_bytes": layout.arena_bytes, "row_bytes": row_bytes}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        found["used_bytes"] = total - free
+    return found
 
 
 def bind(layers: Iterable[KVLayer], layout: KVLayout, arena: torch.Tensor) -> None:

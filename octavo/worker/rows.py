@@ -118,6 +118,10 @@ class Rows:
         }
         self.ragged: dict[str, dict[int, torch.Tensor]] = {c.name: {} for c in declared if c.place is Place.RAGGED}
 
+    @property
+    def num_bytes(self) -> int:
+        return self._memory.nbytes + sum(pool.nbytes for pool in self.pools.values())
+
     def apply(self, plan: Plan) -> None:
         """Take over a plan's news: retired rows, admitted rows, grown tables. The host waits for nothing."""
         for row in plan.retired:

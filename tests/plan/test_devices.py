@@ -1,7 +1,10 @@
 """What is known of devices, and what is read of this machine."""
 
+from dataclasses import replace
+
 import pytest
 
+from octavo.host.nvml import Driver, Gpu
 from octavo.plan import devices
 from octavo.plan.devices import GIB, GPUS, Device
 
@@ -45,3 +48,21 @@ def test_this_machine() -> None:
 )  # fmt: skip
 def test_bfloat16_only_where_the_cpu_has_it(features: set[str], fast: str) -> None:
     assert devices._fast_dtypes(frozenset(features))[0] == fast
+
+
+def test_a_machine_with_gpus_is_described_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(Gpu(number, f"GPU-{number}", f"0000:0{number}:00.0", "NVIDIA H200", 140 * GIB, 100 * GIB, 18, 90) for number in range(4))
+    monkeypatch.setattr(devices, "read_driver", lambda: Driver("580", (13, 0), gpus))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    found, count = Device.here()
+    assert (count, found.kind, found.sm, found.free_bytes, found.has_fast_links) == (2, "cuda", 90, 100 * GIB, True)
+    apart = tuple(replace(gpu, num_links=0) for gpu in gpus)
+    monkeypatch.setattr(devices, "read_driver", lambda: Driver("580", (13, 0), apart))
+    assert not Device.here()[0].has_fast_links
+    monkeypatch.setattr(devices, "read_driver", lambda: None)
+    assert Device.here()[0].kind == "cpu"
+
+
+def test_links_of_the_table() -> None:
+    fast = {name for name in GPUS if GPUS[name].has_fast_links}
+    assert fast == {"b200", "h200", "h100-nvl", "h100", "h20", "a100-40gb", "a100"}
