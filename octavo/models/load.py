@@ -62,7 +62,6 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
             coming[layer] -= 1
             if not coming[layer]:  # at once, so that the next layer takes the memory that this one gives back
                 finish([layer])
-                give_back([used[name]])
     finish(layer for layer in layers if layer not in coming)  # such as a head that lays out the table it shares
     give_back(used.values())
     trim_heap()

@@ -96,6 +96,14 @@ class LazyTensor:
             values = values + self.shift
         return values.to(dtype or values.dtype).reshape(self.shape)
 
+    def drop_pages(self) -> None:
+        """Return the pages that the tensor lies in to the system. Where it is read again they come from the file again."""
+        mapped = _base(self.data)
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            first = self.data.ctypes.data - np.frombuffer(mapped, np.uint8, 1).ctypes.data
+            start = first // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, start, first + self.num_bytes - start)
+
 
 @dataclass(frozen=True)
 class LoadReport:
@@ -114,7 +122,10 @@ class LoadReport:
 
 
 class Loader:
-    """Gives tensors by name, in order, while threads read and convert the next ones. `report` counts what has been given so far."""
+    """Gives tensors by name, in order, while threads read and convert the next ones. `report` counts what has been given so far.
+
+    The pages of a tensor's file are given back when the next one is asked for: a process holds those of a few tensors, not of the files.
+    """
 
     def __init__(self, tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None = None) -> None:
         self.tensors, self.dtype = tensors, dtype
@@ -136,6 +147,8 @@ class Loader:
                 num_bytes = done.num_bytes + self.tensors[name].num_bytes
                 self.report = LoadReport(done.num_tensors + 1, num_bytes, time.monotonic() - started_s)
                 yield name, value
+                del value
+                self.tensors[name].drop_pages()
                 ahead.extend(islice(coming, 1))
         finally:
             pool.shutdown(cancel_futures=True)

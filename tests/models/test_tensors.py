@@ -56,7 +56,7 @@ def test_pages_that_were_read_are_given_back_and_read_again(tensors, tmp_path):
         lines = iter(Path("/proc/self/smaps").read_text().splitlines())
         return sum(int(next(row for row in lines if row.startswith("Rss:")).split()[1]) for line in lines if str(tmp_path) in line)
 
-    before = {name: values.clone() for name, values in Loader(tensors)}
+    before = {name: tensor.load().clone() for name, tensor in tensors.items()}
     assert resident_kb() >= sum(tensor.num_bytes for tensor in tensors.values()) >> 10
     give_back(tensors.values())
     assert resident_kb() == 0
