@@ -29,7 +29,7 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.grammars import Grammars
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.remote import RemoteEngine
-from octavo.engine.steps import StepLog
+from octavo.plan.steps import StepLog
 from octavo.grammar.library import Vocabulary
 from octavo.logs import start_logging
 from octavo.plan.cost import CostModel, Roofline

@@ -16,7 +16,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
 from octavo.engine.loop import EngineLoop
-from octavo.plan.cost import CostKey, CostModel, Roofline, save
+from octavo.plan.cost import CostKey, CostModel, save
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit, judge
 from octavo.plan.memory import kv_layout
@@ -54,8 +54,9 @@ class Subject:
         return Subject(Architecture.from_config(checkpoint), resolve(config, checkpoint, device, offline=offline), device)
 
     @property
-    def roofline(self) -> Roofline:
-        return Roofline.of(self.arch, self.settings, self.device)
+    def costs(self) -> CostModel:
+        """What the device's rates say."""
+        return CostModel.of(self.arch, self.settings, self.device)
 
 
 @dataclass(frozen=True)
@@ -128,26 +129,27 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
 def simulated(subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None) -> Record:
     """The same load in the simulator."""
     settings = settings or subject.settings
-    return simulate(load, settings, kv_layout(subject.arch, settings), model.seconds)[0]
+    return simulate(load, settings, kv_layout(subject.arch, settings), model.times)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:
     """Fit, judge and keep the costs in `folder`."""
     cases = list(measured.items())
-    half = fit(subject.roofline, [timing for _, case in cases[::2] for timing in case.timings])
+    half = fit(subject.costs, [timing for _, case in cases[::2] for timing in case.timings])
     errors = judge(half, [timing for _, case in cases[1::2] for timing in case.timings])
     workloads: dict[str, dict[str, float]] = {}
     for name, case in cases[1::2]:
         guess = max(one.last_s for one in simulated(subject, half, case.load).served)
         workloads[name] = {"measured_s": case.seconds, "simulated_s": guess, "error": guess / case.seconds - 1}
-    found = fit(subject.roofline, [timing for _, case in cases for timing in case.timings])
+    found = fit(subject.costs, [timing for _, case in cases for timing in case.timings])
     worst = max(abs(one["error"]) for one in workloads.values())
     found = replace(found, origin=f"{found.origin}; fitted to half of the loads it was up to {worst:.0%} off in the others")
     key = CostKey.of(subject.arch, subject.settings, subject.device)
     path = folder / key.file_name
     save(path, key, found, errors)
     return {
-        "coefficients": found.coefficients._asdict(), "errors": dict(errors), "workloads": workloads, "file": str(path),
+        "coefficients": found.coefficients._asdict(), "launch": found.launch._asdict(), "errors": dict(errors), "workloads": workloads,
+        "file": str(path),
         "costs": json.loads(path.read_text(encoding="utf-8")),
-        "timings": {name: [[*shape, seconds] for shape, seconds in case.timings] for name, case in cases},
+        "timings": {name: [one.row for one in case.timings] for name, case in cases},
     }  # fmt: skip

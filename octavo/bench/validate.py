@@ -9,7 +9,6 @@ from typing import Any
 from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Packed, Resolved
-from octavo.core.plan import StepShape
 from octavo.plan.cost import CostModel
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit
@@ -113,7 +112,7 @@ def judge(subject: Subject, played: Sequence[Played]) -> list[dict[str, Any]]:
 
 
 def fit_to(subject: Subject, played: Iterable[Played]) -> CostModel:
-    return fit(subject.roofline, [timing for one in played for timing in one.timings])
+    return fit(subject.costs, [timing for one in played for timing in one.timings])
 
 
 def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
@@ -152,7 +151,7 @@ def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:
     return {
         "device": asdict(subject.device), "settings": {**asdict(subject.settings), "reasons": {}},
         "points": [
-            {**asdict(one.point), "figures": dict(one.figures), "timings": [[*shape, round(seconds, 7)] for shape, seconds in one.timings]}
+            {**asdict(one.point), "figures": dict(one.figures), "timings": [step.row for step in one.timings]}
             for one in played
         ],
     }  # fmt: skip
@@ -168,7 +167,7 @@ def from_data(arch: Architecture, data: Mapping[str, Any]) -> tuple[Subject, lis
     played = [
         Played(
             Point(one["name"], one["load"], one["settings"]), one["figures"],
-            tuple(Timing(StepShape(*row[:-1]), row[-1]) for row in one["timings"]),
+            tuple(map(Timing.of_row, one["timings"])),
         )
         for one in data["points"]
     ]  # fmt: skip

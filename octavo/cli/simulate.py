@@ -92,7 +92,7 @@ def run(settings: Settings) -> int:
     costs = cost_model(arch, chosen, device, (cache_root() / "costs", SHIPPED))
     begin_s = time.perf_counter()
     layout = kv_layout(arch, chosen)
-    record, simulated = simulate(load, chosen, layout, costs.seconds, options.replicas, options.affinity)
+    record, simulated = simulate(load, chosen, layout, costs.times, options.replicas, options.affinity)
     found = summarize(record)
     took_s = time.perf_counter() - begin_s
     if options.json:

@@ -31,7 +31,6 @@ from octavo.engine.grammars import Grammars
 from octavo.engine.inline import InlineExecutor, Worker
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.processes import ProcessExecutor
-from octavo.engine.steps import StepLog
 from octavo.engine.timeline import Timeline
 from octavo.engine.workers import Workers
 from octavo.grammar.library import Vocabulary
@@ -45,6 +44,7 @@ from octavo.plan.devices import Device
 from octavo.plan.kv import rank_layout
 from octavo.plan.memory import num_slots, plan_memory
 from octavo.plan.report import as_reasons, as_table
+from octavo.plan.steps import StepLog
 from octavo.worker.early import begin as begin_early
 
 ALONE = Replica()

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from octavo.config.resolved import Resolved
 from octavo.core.plan import StepShape
-from octavo.engine.steps import StepLog
 from octavo.plan.cost import CostModel
 from octavo.plan.fit import fit_terms
+from octavo.plan.steps import StepLog
 
 FIRST = 32  # steps before the first fit; each later one waits for twice as many
 FITTED = 256  # steps that a fit looks at: it runs between two steps, and may take no longer than they do
@@ -43,5 +43,5 @@ class LearnedCosts:
         return {"longest_step_seconds": self.longest_s(settings), "prompt_tokens_per_second": self.prompt_rate(settings)}
 
     def _learn(self) -> None:
-        found = fit_terms(self.model.roofline, self.log.timings(FITTED))
+        found = fit_terms(self.model, self.log.timings(FITTED))
         self.model = replace(found, origin=f"{self.log.num_steps:,} steps of this engine")

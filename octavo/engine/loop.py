@@ -18,8 +18,8 @@ from octavo.engine.lockstep import Alone, Others
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.sizes import Sizes
 from octavo.engine.sleep import Sleep
-from octavo.engine.steps import StepLog
 from octavo.engine.watch import Watch
+from octavo.plan.steps import Launched, StepLog
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class EngineLoop:
         self.outbox = outbox
         self.clock = clock
         self.depth = depth
-        self.flight: deque[tuple[Plan, StepFuture]] = deque()
+        self.flight: deque[tuple[Plan, StepFuture, Launched]] = deque()
         self.step_ended_at_s = clock()
         self.step_tokens, self.step_sequences = Sizes(), Sizes()
         self.costs = costs
@@ -142,7 +142,7 @@ class EngineLoop:
 
     def _submit(self, plan: Plan) -> None:
         try:
-            self.flight.append((plan, self.executor.submit(plan)))
+            self.flight.append((plan, self.executor.submit(plan), self.step_log.launched(self.clock())))
         except ExecutorDead:
             raise
         except Exception as error:
@@ -174,7 +174,7 @@ class EngineLoop:
                     self.scheduler.finish(said.request_id, said.index, said.finish_reason)
         self.outbox.send(news)
 
-    def _commit(self, plan: Plan, future: StepFuture) -> None:
+    def _commit(self, plan: Plan, future: StepFuture, launched: Launched) -> None:
         try:
             output = future.result()
         except ExecutorDead:
@@ -187,7 +187,7 @@ class EngineLoop:
         if not plan.slices:
             return  # others' step
         shape = self.scheduler.flight[0].shape
-        seconds = self.step_log.end(shape, now_s)
+        seconds = self.step_log.end(shape, launched, now_s)
         self.watch.step(self.scheduler, shape, seconds, now_s)
         self.step_tokens.add(shape.num_tokens)
         self.step_sequences.add(shape.num_sequences)

@@ -1,7 +1,8 @@
 """How long a step takes: a roofline from a model's shapes and a device's rates, corrected by what the engine measured. No torch.
 
-The time is a sum of terms, each of them what the hardware needs at its best. A coefficient a term says by how much reality differs; without
-measurements the coefficients are common ones, and `plan/fit.py` finds better ones from recorded steps.
+A step has two times that overlap with those of its neighbours: what the host takes to plan and launch it, and what the device takes to run
+it. The device's is a sum of terms, each of them what the hardware needs at its best. A coefficient a term says by how much reality differs;
+without measurements the coefficients are common ones, and `plan/fit.py` finds better ones, and the host's times, from recorded steps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from octavo.plan.memory import active_parameters, kv_bytes_per_token, mlp_activa
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
 LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
-EAGER_LAYER_S = {"cuda": 100e-6, "cpu": 0.0}  # of the host, to launch a layer of a step that is no recorded graph
+GRAPH_S = 400e-6  # of the host, to plan, launch and commit a step that is a recorded graph
+EAGER_LAYER_S = {"cuda": 600e-6, "cpu": 0.0}  # of the host, to launch a layer of any other step (measured beside an H200)
+HOST_SEQUENCE_S, HOST_TOKEN_S = 2e-6, 20e-9  # of the host, for each sequence and each prompt token
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
 KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
 FEW_TOKENS = 8
@@ -41,11 +44,39 @@ class Terms(NamedTuple):
     activations: float  # moving what passes between the products
     sequences: float
     collectives: float  # between ranks that share each layer
-    eager: float = 0.0  # what the host takes to launch a step that is no recorded graph, as far as that is longer than all else
+    eager: float = 0.0  # launching a step that is no recorded graph, by workers of their own, as far as that is longer than all else
 
 
 COMMON = Terms(step=1.0, weights=1.13, products=1.3, few=0.0, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0,
                eager=1.0)  # fmt: skip
+
+
+class StepTimes(NamedTuple):
+    """A step's two times in seconds. The host launches a step while the device runs those before it."""
+
+    launch_s: float  # the host's
+    device_s: float
+
+
+class Launch(NamedTuple):
+    """What the host takes from one result to having launched the next step, in seconds."""
+
+    graph_s: float  # a step that is a recorded graph
+    eager_s: float  # any other
+    sequence_s: float  # for each sequence
+    token_s: float  # for each prompt token
+
+    @staticmethod
+    def of(arch: Architecture, settings: Resolved, device: Device) -> Launch:
+        """A guess. Workers in processes of their own launch by themselves: for the host a step is then a message."""
+        inline = settings.executor_backend == "uni"
+        layers_s = EAGER_LAYER_S[device.kind] * arch.num_layers if inline else 0.0
+        return Launch(GRAPH_S, GRAPH_S + layers_s, HOST_SEQUENCE_S, HOST_TOKEN_S)
+
+    def terms(self, shape: StepShape, graph: bool) -> tuple[float, float, float, float]:
+        """The parts of one step's time."""
+        kind = (self.graph_s, 0.0) if graph else (0.0, self.eager_s)
+        return (*kind, shape.num_sequences * self.sequence_s, shape.prefill_tokens * self.token_s)
 
 
 @dataclass(frozen=True)
@@ -65,6 +96,7 @@ class Roofline:
     token_collective_s: float
     eager_s: float = 0.0
     graph_sequences: int = 0  # of the largest step that is recorded as a graph; others, and those that read prompts, are launched
+    on_host: bool = False  # the host itself is the device: it launches a step by running it
     idle_s: float = 0.0  # of the weights, the experts' that one token does not go to,
     passed_over: float = 0.0  # and how likely a token goes past an expert
 
@@ -98,14 +130,19 @@ class Roofline:
             sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / link_bytes_s,
-            eager_s=EAGER_LAYER_S[device.kind] * arch.num_layers,
+            eager_s=0.0 if settings.executor_backend == "uni" else EAGER_LAYER_S[device.kind] * arch.num_layers,
             graph_sequences=graph_sequences(settings),
+            on_host=settings.device == "cpu" and settings.executor_backend == "uni",
             idle_s=max(0, layers - active) * weight_size / bandwidth,
             passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
         )
 
+    def is_graph(self, shape: StepShape) -> bool:
+        """Whether such a step is a recorded graph."""
+        return not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences
+
     def terms(self, shape: StepShape) -> Terms:
-        """What each part of the step needs at the hardware's best."""
+        """What each part of the step needs of the device, at the hardware's best."""
         products_s = shape.num_tokens * self.token_products_s + shape.num_sampled * self.sampled_products_s
         weights_s = self.weights_s - self.idle_s * self.passed_over ** max(0, shape.num_tokens - 1)
         both_s: float = (weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
@@ -124,7 +161,7 @@ class Roofline:
             shape.num_sequences * self.sequence_s,
             self.collective_s + shape.num_tokens * self.token_collective_s,
         )
-        if not self.eager_s or (not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences):
+        if not self.eager_s or self.is_graph(shape):
             return found
         beside_s = sum([coefficient * term for coefficient, term in zip(COMMON, found)])
         return found._replace(eager=max(0.0, self.eager_s - beside_s))
@@ -153,15 +190,34 @@ class CostModel:
     """Seconds of a step from its shape. `origin` says what the coefficients rest on."""
 
     roofline: Roofline
+    launch: Launch
     coefficients: Terms = COMMON
     origin: str = NOT_MEASURED
+
+    @staticmethod
+    def of(arch: Architecture, settings: Resolved, device: Device) -> CostModel:
+        """What the device's rates say."""
+        return CostModel(Roofline.of(arch, settings, device), Launch.of(arch, settings, device))
 
     @property
     def measured(self) -> bool:
         return self.origin != NOT_MEASURED
 
-    def seconds(self, shape: StepShape) -> float:
+    def device_s(self, shape: StepShape) -> float:
         return sum([coefficient * term for coefficient, term in zip(self.coefficients, self.roofline.terms(shape))])
+
+    def launch_s(self, shape: StepShape) -> float:
+        if self.roofline.on_host:
+            return self.device_s(shape)
+        return sum(self.launch.terms(shape, self.roofline.is_graph(shape)))
+
+    def times(self, shape: StepShape) -> StepTimes:
+        device_s = self.device_s(shape)
+        return StepTimes(device_s if self.roofline.on_host else self.launch_s(shape), device_s)
+
+    def seconds(self, shape: StepShape) -> float:
+        """Of one such step after the other: the longer time hides the other."""
+        return max(self.times(shape))
 
 
 class CostKey(NamedTuple):
@@ -189,8 +245,8 @@ class CostKey(NamedTuple):
 
 def save(path: Path, key: CostKey, model: CostModel, errors: Mapping[str, float]) -> None:
     """Write a model with the errors that it was judged by."""
-    data = {**key._asdict(), "coefficients": model.coefficients._asdict(), "roofline": asdict(model.roofline), "errors": dict(errors),
-            "origin": model.origin}  # fmt: skip
+    data = {**key._asdict(), "coefficients": model.coefficients._asdict(), "launch": model.launch._asdict(),
+            "roofline": asdict(model.roofline), "errors": dict(errors), "origin": model.origin}  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -201,9 +257,10 @@ def load(path: Path, key: CostKey) -> CostModel:
         data = json.loads(path.read_text(encoding="utf-8"))
         found = CostKey(*(data[name] for name in CostKey._fields))
         windows = tuple((int(window), float(seconds)) for window, seconds in data["roofline"]["windows"])
-        model = CostModel(Roofline(**{**data["roofline"], "windows": windows}), Terms(**data["coefficients"]), data["origin"])
+        roofline = Roofline(**{**data["roofline"], "windows": windows})
+        model = CostModel(roofline, Launch(**data["launch"]), Terms(**data["coefficients"]), data["origin"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no costs: {error!r}") from error
+        raise ValueError(f"{path} holds no costs: {error!r}; remove it, and measure anew by octavo bench cost") from error
     if found != key:
         raise ValueError(f"{path} holds the costs of {' '.join(found)}, not of {' '.join(key)}")
     return model
@@ -220,4 +277,4 @@ def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: 
         if path.exists():
             model = load(path, key)
             return replace(model, roofline=replace(model.roofline, graph_sequences=graph_sequences(settings)))
-    return CostModel(Roofline.of(arch, settings, device))
+    return CostModel.of(arch, settings, device)

@@ -1,73 +1,139 @@
-"""Coefficients of the cost model from recorded steps: non-negative least squares on relative errors, robust against stray steps."""
+"""Coefficients of the cost model from recorded steps: non-negative least squares on relative errors, robust against stray steps.
+
+What the host took is known of every step. What the device took is known exactly where the host saw it begin and end; of other steps only
+that it lay between two bounds, and such a step counts only where the model is outside of them.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from operator import mul
 from typing import NamedTuple
 
 from octavo.core.plan import StepShape
-from octavo.plan.cost import COMMON, CostModel, Roofline, Terms
+from octavo.plan.cost import COMMON, CostModel, Launch, Roofline, Terms
 
 PULL = 1e-4  # weight of the common coefficients against the data's: it decides only what the data leave open
 ROUNDS = 8  # of weighing residuals anew
 SWEEPS = 400
 CLOSE = 1e-5  # of a coefficient: a sweep that moves none by more is the last
-EAGER_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the host's usual time to launch a step
+EAGER_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of a worker's usual time to launch a step
 HUBER = 2.0  # residuals over so many standard deviations count less
+INERTIA = 0.05  # weight of a row that is inside of its bounds: so that it does not swing from one side to the other
 
 
 class Timing(NamedTuple):
-    """A step as the engine measured it."""
+    """A step as the engine measured it; its device took no less than `least_s` and no more than `seconds`."""
 
     shape: StepShape
     seconds: float
+    least_s: float  # equal to `seconds` where the host saw the step begin and end
+    launch_s: float  # of the host, from the last result, or launch, to having launched this step
+
+    @staticmethod
+    def exact(shape: StepShape, device_s: float, launch_s: float = 0.0) -> Timing:
+        return Timing(shape, device_s, device_s, launch_s)
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """Plain numbers, for a file."""
+        return (*self.shape, *(round(seconds, 7) for seconds in self[1:]))
+
+    @staticmethod
+    def of_row(row: Sequence[float]) -> Timing:
+        """Raises ValueError for what is none."""
+        size = len(StepShape._fields)
+        if len(row) != size + 3:
+            raise ValueError(f"a step has {size + 3} numbers, not {len(row)}: measure anew")
+        return Timing(StepShape(*map(int, row[:size])), *row[size:])
 
 
-def fit(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
-    """The coefficients that explain the timings best. Errors are relative to a step's time and count by its square root: a step of a long
-    prompt is rare, and takes as long as many others.
+def fit(first: CostModel, timings: Sequence[Timing]) -> CostModel:
+    """The coefficients that explain the timings best; `first` says the roofline and, for what the data leave open, the host's times. Errors
+    are relative to a step's time and count by its square root: a step of a long prompt is rare, and takes as long as many others.
 
     Residuals are weighed by Huber's function (Huber 1964) in rounds; each round's problem is solved by coordinate descent.
     """
-    timings = [timing for timing in timings if timing.seconds > 0]
+    roofline = first.roofline
+    timings = [timing for timing in timings if _bounds(roofline, timing)[1] > 0]
     if not timings:
         raise ValueError("there is no timing to fit to")
     if not roofline.eager_s:
-        return fit_terms(roofline, timings)
-    # How long the host takes to launch a step enters as the larger of two times, which no least squares can find: so a few are tried.
-    tried = [fit_terms(replace(roofline, eager_s=roofline.eager_s * share), timings) for share in EAGER_SHARES]
+        return fit_terms(first, timings)
+    # How long a worker takes to launch a step enters as the larger of two times, which no least squares can find: so a few are tried.
+    tried = [fit_terms(replace(first, roofline=replace(roofline, eager_s=roofline.eager_s * share)), timings) for share in EAGER_SHARES]
     return min(tried, key=lambda model: judge(model, timings)["mean"])
 
 
-def fit_terms(roofline: Roofline, timings: Sequence[Timing]) -> CostModel:
+def fit_terms(first: CostModel, timings: Sequence[Timing]) -> CostModel:
     """As `fit`, with the roofline as it is. Every timing is longer than 0, and there is one."""
-    rows = [tuple(term / timing.seconds for term in roofline.terms(timing.shape)) for timing in timings]
-    lengths = [timing.seconds**0.5 for timing in timings]
-    weights = lengths
-    found = COMMON
-    for _ in range(ROUNDS):
-        found = _solve(rows, weights, found)
-        residuals = [abs(sum(c * x for c, x in zip(found, row)) - 1) for row in rows]
-        bound = HUBER * max(1.4826 * statistics.median(residuals), 1e-6)
-        weights = [length * min(1.0, bound / max(residual, 1e-12)) for length, residual in zip(lengths, residuals)]
-    return CostModel(roofline, found, f"{len(rows):,} measured steps")
+    roofline = first.roofline
+    device = [_Row(roofline.terms(one.shape), *_bounds(roofline, one)) for one in timings]
+    host = [_Row(first.launch.terms(one.shape, roofline.is_graph(one.shape)), one.launch_s, one.launch_s) for one in timings]
+    host = [row for row in host if row.most_s > 0 and not roofline.on_host]
+    launch = first.launch
+    if host:
+        launch = Launch(*map(mul, launch, _coefficients(host, (1.0,) * len(launch))))
+    return CostModel(roofline, launch, Terms(*_coefficients(device, COMMON)), f"{len(timings):,} measured steps")
 
 
-def _solve(rows: Sequence[tuple[float, ...]], weights: Sequence[float], start: Terms) -> Terms:
-    """Minimise sum of w (row . c - 1)^2, plus a slight pull to the common coefficients, over c >= 0."""
-    size, pull = len(start), PULL * sum(weights)
+def _bounds(roofline: Roofline, timing: Timing) -> tuple[float, float]:
+    """Of the device's time: where it is the host itself, the time that this took."""
+    return (timing.launch_s, timing.launch_s) if roofline.on_host else (timing.least_s, timing.seconds)
+
+
+class _Row(NamedTuple):
+    """One equation: the terms, each with its coefficient, sum up to a time between two bounds."""
+
+    terms: Sequence[float]
+    least_s: float
+    most_s: float
+
+
+def _coefficients(rows: Sequence[_Row], common: Sequence[float]) -> list[float]:
+    """Those that fulfil the rows best; `common` where the rows say nothing."""
+    parts = [tuple(term / row.most_s for term in row.terms) for row in rows]
+    lengths = [row.most_s**0.5 for row in rows]
+    found, bound = list(common), math.inf
+    for number in range(ROUNDS):
+        targets: list[float] = []
+        weights: list[float] = []
+        residuals: list[float] = []
+        for part, row, length in zip(parts, rows, lengths):
+            guess = sum(map(mul, found, part))
+            target = min(max(guess, row.least_s / row.most_s), 1.0)
+            off, exact = abs(guess - target), row.least_s == row.most_s
+            if exact or off:
+                residuals.append(off)
+                # The first round has only the common coefficients to say on which side of its bounds a row is, so it asks exact ones alone.
+                weight = length * min(1.0, bound / max(off, 1e-12)) if exact or number else 0.0
+            else:
+                weight = INERTIA * length
+            targets.append(target)
+            weights.append(weight)
+        found = _solve(parts, targets, weights, common, found)
+        bound = HUBER * max(1.4826 * statistics.median(residuals or (0.0,)), 1e-6)
+    return found
+
+
+def _solve(
+    parts: Sequence[Sequence[float]], targets: Sequence[float], weights: Sequence[float], common: Sequence[float], start: Sequence[float]
+) -> list[float]:
+    """Minimise sum of w (part . c - target)^2, plus a slight pull to the common coefficients, over c >= 0."""
+    size, pull = len(start), max(PULL * sum(weights), 1e-12)
     gram = [[pull * (i == j) for j in range(size)] for i in range(size)]
-    right = [pull * common for common in COMMON]
-    for row, weight in zip(rows, weights):
-        for i, x in enumerate(row):
+    right = [pull * one for one in common]
+    for part, target, weight in zip(parts, targets, weights):
+        if not weight:
+            continue
+        for i, x in enumerate(part):
             if x:
-                right[i] += weight * x
+                right[i] += weight * x * target
                 line = gram[i]
-                for j, y in enumerate(row):
+                for j, y in enumerate(part):
                     line[j] += weight * x * y
     found = list(start)
     for _ in range(SWEEPS):
@@ -78,25 +144,28 @@ def _solve(rows: Sequence[tuple[float, ...]], weights: Sequence[float], start: T
             moved = max(moved, abs(found[i] - before))
         if moved < CLOSE:
             break
-    return Terms(*found)
+    return found
 
 
 def judge(model: CostModel, timings: Iterable[Timing]) -> Mapping[str, float]:
-    """Errors on steps: mean, median and 90th percentile of their size, relative to the step; bias is that of the total time."""
-    pairs = [(model.seconds(shape), seconds) for shape, seconds in starmap(Timing, timings) if seconds > 0]
-    errors = sorted(abs(guess / seconds - 1) for guess, seconds in pairs)
+    """Errors on steps: mean, median and 90th percentile of their size, relative to the step; bias is that of the total time. A device's
+    time that is only known between bounds is right within them. The host's times have a median and a bias of their own."""
+    device: list[tuple[float, float]] = []
+    host: list[tuple[float, float]] = []
+    for one in timings:
+        least_s, most_s = _bounds(model.roofline, one)
+        if most_s > 0:
+            times = model.times(one.shape)
+            device.append((times.device_s - min(max(times.device_s, least_s), most_s), most_s))
+            host.append((times.launch_s - one.launch_s, one.launch_s))
+    errors = sorted(abs(off) / seconds for off, seconds in device)
+    launch = sorted(abs(off) / seconds for off, seconds in host if seconds > 0) or [0.0]
     return {
         "steps": len(errors),
         "mean": sum(errors) / len(errors),
         "median": errors[len(errors) // 2],
         "p90": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
-        "bias": sum(guess for guess, _ in pairs) / sum(seconds for _, seconds in pairs) - 1,
+        "bias": sum(off for off, _ in device) / sum(seconds for _, seconds in device),
+        "launch_median": launch[len(launch) // 2],
+        "launch_bias": sum(off for off, _ in host) / (sum(seconds for _, seconds in host) or 1.0),
     }
-
-
-def fit_and_judge(roofline: Roofline, timings: Sequence[Timing]) -> tuple[CostModel, Mapping[str, float]]:
-    """Fit to all timings; the errors are those, on every second timing, of a fit to the others."""
-    errors = judge(fit(roofline, timings[::2]), timings[1::2])
-    model = fit(roofline, timings)
-    origin = f"{model.origin}, {errors['median']:.1%} off in the middle, {errors['bias']:+.1%} in sum"
-    return replace(model, origin=origin), errors

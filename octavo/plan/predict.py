@@ -13,7 +13,7 @@ from typing import Any
 from octavo.config.resolved import Resolved
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import StepShape
-from octavo.plan.cost import CostModel
+from octavo.plan.cost import CostModel, StepTimes
 from octavo.plan.memory import sequence_blocks
 
 LIGHT_USE, FULL_USE = 0.70, 0.85  # shares of the capacity that are planned with; the rest is for bursts
@@ -98,15 +98,19 @@ def _alone(costs: CostModel, budget: int, input_len: int, output_len: int) -> St
 
 
 def _state(costs: CostModel, budget: int, sequences: float, stages: int, input_len: int, output_len: int) -> State:
-    """Every step decodes one token of each of its sequences, and feeds the prompts of those that replace the ones that end."""
+    """Every step decodes one token of each of its sequences. The prompts of those that replace the ones that end come in some of the steps,
+    as chance has it; those steps are no graphs. Of steps of both kinds the host's time hides the device's, or the other way round."""
     part = sequences / stages
     prompts = part / output_len  # a step
-    fed = prompts * input_len
     context = input_len + output_len / 2
-    shape = StepShape(
-        round(part + fed), max(1, round(part)), max(1, round(part)), round(fed), round(fed * input_len / 2), round(part * context),
-    )  # fmt: skip
-    step_s = costs.seconds(shape)
+    share = -math.expm1(-prompts)  # of the steps that read prompts
+
+    def times(fed: float) -> StepTimes:
+        decoding = max(1, round(part))
+        pairs = round(fed * input_len / 2)
+        return costs.times(StepShape(round(part + fed), decoding, decoding, math.ceil(fed), pairs, round(part * context)))
+
+    step_s = max(share * mixed + (1 - share) * plain for mixed, plain in zip(times(prompts * input_len / share), times(0.0)))
     ttft_s = step_s / 2 + sum(_prompt_steps(costs, budget, input_len, part, context))
     return State(sequences, step_s, stages * prompts / step_s, ttft_s)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
 
 from octavo.config.resolved import Resolved
 from octavo.core.kv.layout import KVLayout
-from octavo.core.plan import StepShape
 from octavo.core.router import Router
 from octavo.simulate.load import Arrival, Load
-from octavo.simulate.replica import Replica
+from octavo.simulate.replica import Replica, Times
 from octavo.simulate.result import Record, Served
 from octavo.types import FinishReason, InvalidRequest, Request, SamplingParams, SequenceOutput
 
@@ -147,7 +146,7 @@ def simulate(
     load: Load,
     settings: Resolved,
     layout: KVLayout,
-    seconds: Callable[[StepShape], float],
+    times: Times,
     num_replicas: int = 1,
     affinity: int = 0,
     exact: int = EXACT_REPLICAS,
@@ -158,7 +157,7 @@ def simulate(
         load = load.part(simulated, num_replicas)
 
     def run(load: Load, settings: Resolved) -> Record:
-        return Fleet(load, [Replica(settings, layout, seconds) for _ in range(simulated)], Router(simulated, affinity)).run()
+        return Fleet(load, [Replica(settings, layout, times) for _ in range(simulated)], Router(simulated, affinity)).run()
 
     if settings.enable_prefix_caching and not load.shares:
         # Nobody can find what another has computed. Then names of prefixes decide nothing and need not be made, which is a third of the

@@ -12,23 +12,29 @@ from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan, StepOutput, StepShape
 from octavo.core.router import Load
 from octavo.core.scheduler import Scheduler
+from octavo.plan.cost import StepTimes
 from octavo.types import Request, SequenceOutput
 
 NOTHING: list[int] = []
 
 
+Times = Callable[[StepShape], StepTimes]
+
+
 class Replica:
-    """A scheduler, and a device whose steps take `seconds(shape)`. `now_s` is the loop's clock: it waits for what the loop would wait for.
+    """A scheduler, and a host and a device whose steps take `times(shape)`. `now_s` is the host's clock: it moves while a step is launched,
+    and waits for what the loop would wait for.
 
     The model repeats a prompt's last token, so what it says is known without a device.
     """
 
-    def __init__(self, settings: Resolved, layout: KVLayout, seconds: Callable[[StepShape], float]) -> None:
-        self.scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=step_budget(settings, seconds))
+    def __init__(self, settings: Resolved, layout: KVLayout, times: Times) -> None:
+        budget = step_budget(settings, lambda shape: max(times(shape)))
+        self.scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=budget)
         self.now_s = 0.0
         self.busy_s = 0.0  # of the device
         self.num_steps = 0
-        self._seconds = seconds
+        self._times = times
         self._depth = settings.overlap_depth
         self._flight: deque[tuple[Plan, float, StepOutput]] = deque()
         self._free_s = 0.0  # when the device has done all that was submitted
@@ -62,9 +68,11 @@ class Replica:
 
     def _submit(self, plan: Plan) -> None:
         shape = self.scheduler.flight[-1].shape
-        seconds = self._seconds(shape)
-        self._free_s = (self._free_s if self._free_s > self.now_s else self.now_s) + seconds
-        self.busy_s += seconds
+        launch_s, device_s = self._times(shape)
+        ended_s = (self._free_s if self._free_s > self.now_s else self.now_s) + device_s
+        self.now_s += launch_s
+        self._free_s = ended_s if ended_s > self.now_s else self.now_s  # the last of a step cannot run before it was launched
+        self.busy_s += device_s
         self.num_steps += 1
         for admission in plan.admitted:
             self._says[admission.row] = [admission.tokens[-1]]

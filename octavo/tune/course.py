@@ -162,7 +162,7 @@ def _calibrate(machine: Machine, task: Task, first: CostModel, told: Told) -> tu
 
 def _fit(machine: Machine, timings: Sequence[Timing]) -> CostModel:
     """To as many of them as are enough, from all over."""
-    return fit(machine.subject.roofline, timings[:: -(-len(timings) // FITTED)])
+    return fit(machine.subject.costs, timings[:: -(-len(timings) // FITTED)])
 
 
 def _measure(machine: Machine, task: Task, changes: Changes, guess: float, told: Told) -> Score:

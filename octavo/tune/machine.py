@@ -12,7 +12,6 @@ from octavo.bench.replay import OwnTime
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
-from octavo.core.plan import StepShape
 from octavo.plan.fit import Timing
 from octavo.simulate.result import summarize
 from octavo.tune.journal import Journal
@@ -54,7 +53,7 @@ class Machine:
 
     def timings(self, changes: Changes, rate: float, duration_s: float) -> list[Timing]:
         """The steps that this took."""
-        return [Timing(StepShape(*row[:-1]), row[-1]) for row in self._played(changes, rate, duration_s)["timings"]]
+        return [Timing.of_row(row) for row in self._played(changes, rate, duration_s)["timings"]]
 
     def advice(self, changes: Changes, rate: float, duration_s: float) -> list[Mapping[str, Any]]:
         """What the engine found to hold it back."""
@@ -76,7 +75,7 @@ class Machine:
         loop, _ = engine.inside
         return {
             "figures": summarize(measured.record),
-            "timings": [[*shape, round(seconds, 7)] for shape, seconds in measured.timings],
+            "timings": [one.row for one in measured.timings],
             "advice": loop.watch.findings(loop.scheduler, loop.clock()),
         }
 

@@ -11,6 +11,7 @@ from octavo.core.plan import StepShape
 from octavo.core.scheduler import Scheduler
 from octavo.engine.loop import EngineLoop
 from octavo.llm import Collected
+from octavo.plan.cost import StepTimes
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import summarize
@@ -25,19 +26,19 @@ LOADS = {
 }
 
 
-def seconds(shape: StepShape) -> float:
-    return 0.004 + 0.0002 * shape.num_tokens + 1e-7 * shape.decode_context
+def times(shape: StepShape) -> StepTimes:
+    return StepTimes(0.012 if shape.prefill_tokens else 0.001, 0.004 + 0.0002 * shape.num_tokens + 1e-7 * shape.decode_context)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("load", LOADS)
 def test_what_is_played_is_what_is_simulated_at_equal_times_of_steps(load: str, depth: int) -> None:
     settings, layout, clock = SETTINGS.__class__(**{**vars(SETTINGS), "overlap_depth": depth}), make_layout(400, 8), Clock()
-    executor, inbox = TimedExecutor(clock, seconds), Collected()
+    executor, inbox = TimedExecutor(clock, times), Collected()
     loop = EngineLoop(Scheduler(settings, KVCache(layout, True)), executor, inbox, clock, depth)
     executor.loop = loop
     played = summarize(Player(loop, inbox, LOADS[load](), 1000).run())
-    record, _ = simulate(LOADS[load](), settings, layout, seconds)
+    record, _ = simulate(LOADS[load](), settings, layout, times)
     expected = summarize(record)
     assert played["requests"] == expected["requests"] > 20
     for name in ("ttft_s", "itl_s", "e2e_s", "queue_s"):

@@ -1,9 +1,9 @@
-"""A device that takes as long as a function of the step says, on a clock of its own."""
+"""A host and a device that take as long as a function of the step says, on a clock of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.bench.cost import Subject
@@ -14,10 +14,10 @@ from octavo.core.plan import Plan, StepOutput, StepShape
 from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import LearnedCosts
 from octavo.engine.loop import EngineLoop
-from octavo.engine.steps import StepLog
 from octavo.llm import Collected
-from octavo.plan.cost import COMMON, CostModel, Terms
+from octavo.plan.cost import CostModel, StepTimes
 from octavo.plan.memory import kv_layout
+from octavo.plan.steps import StepLog
 
 
 @dataclass
@@ -29,6 +29,11 @@ class Clock(OwnTime):
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+def device_only(seconds: Callable[[StepShape], float]) -> Callable[[StepShape], StepTimes]:
+    """Of a host that takes no time."""
+    return lambda shape: StepTimes(0.0, seconds(shape))
 
 
 @dataclass
@@ -44,10 +49,11 @@ class TimedStep:
 
 @dataclass
 class TimedExecutor:
-    """Runs one step after the other; who waits for a result, waits on the clock. The model repeats a prompt's last token."""
+    """Launches a step, then runs it behind the others; who waits for a result, waits on the clock. The model repeats a prompt's last
+    token."""
 
     clock: Clock
-    seconds: Callable[[StepShape], float]
+    times: Callable[[StepShape], StepTimes]
     loop: EngineLoop | None = None  # whose plans they are
     free_s: float = 0.0
     last_token: dict[int, int] = field(default_factory=dict)
@@ -56,7 +62,10 @@ class TimedExecutor:
         assert self.loop is not None
         for admission in plan.admitted:
             self.last_token[admission.row] = admission.tokens[-1]
-        self.free_s = max(self.free_s, self.clock.now_s) + self.seconds(self.loop.scheduler.flight[-1].shape)
+        launch_s, device_s = self.times(self.loop.scheduler.flight[-1].shape)
+        ended_s = max(self.free_s, self.clock.now_s) + device_s
+        self.clock.now_s += launch_s
+        self.free_s = max(ended_s, self.clock.now_s)
         tokens = [[self.last_token[piece.row]] if piece.sample else [] for piece in plan.slices]
         return TimedStep(self.clock, self.free_s, StepOutput(plan.step, tokens))
 
@@ -73,11 +82,11 @@ class TimedExecutor:
 class Machine:
     """Has the face of `LLM` that is measured, on a clock of its own."""
 
-    def __init__(self, subject: Subject, truth: Terms = COMMON) -> None:
+    def __init__(self, subject: Subject, truth: CostModel | None = None) -> None:
         settings, clock, inbox = subject.settings, Clock(), Collected()
         layout = kv_layout(subject.arch, settings)
-        model = CostModel(subject.roofline, truth, "known")
-        executor, costs = TimedExecutor(clock, model.seconds), LearnedCosts(model, StepLog())
+        model = replace(truth or subject.costs, origin="known")
+        executor, costs = TimedExecutor(clock, model.times), LearnedCosts(model, StepLog())
         scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=step_budget(settings, costs))
         loop = executor.loop = EngineLoop(scheduler, executor, inbox, clock, settings.overlap_depth, costs)
         self.inside = loop, inbox

@@ -16,18 +16,19 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Ask
 from octavo.llm import Collected
 from octavo.simulate.load import Kind, Synthetic
-from tests.bench.timed import Clock, TimedExecutor
+from tests.bench.timed import Clock, TimedExecutor, device_only
 from tests.laws.fake import make_layout
 
 
-def seconds(shape: StepShape) -> float:
+@device_only
+def times(shape: StepShape) -> float:
     return 0.02 + 0.0002 * shape.num_tokens
 
 
 def watched(load: Synthetic, num_blocks: int, **settings: Any) -> tuple[EngineLoop, list[str]]:
     resolved = Resolved(**{"max_model_len": 256, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 256, **settings})
     clock, inbox = Clock(), Collected()
-    executor = TimedExecutor(clock, seconds)
+    executor = TimedExecutor(clock, times)
     loop = executor.loop = EngineLoop(Scheduler(resolved, KVCache(make_layout(num_blocks, 8), True)), executor, inbox, clock, 1)
     Player(loop, inbox, load, 1000).run()
     loop.handle([Ask("a", "advice")])

@@ -58,7 +58,7 @@ def test_the_capacity_is_what_the_simulator_reaches(lengths: tuple[int, int]):
     costs, settings, layout = parts(max_num_seqs=64)
     found = predict(costs, settings, layout, *lengths)
     load = Synthetic((Kind(*lengths),), concurrency=64, num_sessions=600)
-    simulated = summarize(simulate(load, settings, layout, costs.seconds)[0])
+    simulated = summarize(simulate(load, settings, layout, costs.times)[0])
     assert found.output_tokens_per_s == pytest.approx(simulated["output_tokens_per_s"], rel=0.15)  # the simulated end runs empty
 
 
@@ -66,7 +66,7 @@ def test_the_light_state_is_what_the_simulator_finds_there():
     costs, settings, layout = parts(max_num_seqs=64)
     found = predict(costs, settings, layout, 512, 128)
     load = Synthetic((Kind(512, 128),), rate=found.light.requests_per_s, duration_s=15)
-    simulated = summarize(simulate(load, settings, layout, costs.seconds)[0])
+    simulated = summarize(simulate(load, settings, layout, costs.times)[0])
     assert found.light.itl_s == pytest.approx(simulated["tpot_s"]["mean"], rel=0.15)
 
 

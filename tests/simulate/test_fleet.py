@@ -13,25 +13,27 @@ from octavo.simulate.fleet import Fleet, simulate
 from octavo.simulate.load import Kind, Synthetic, Trace
 from octavo.simulate.replica import Replica
 from octavo.simulate.result import summarize
+from tests.bench.timed import device_only
 from tests.laws.fake import make_layout
 
 SETTINGS = Resolved(max_model_len=256, block_size=8, max_num_seqs=16, max_num_batched_tokens=64)
 LAYOUT = make_layout(400, 8)
 
 
-def seconds(shape: StepShape) -> float:
+@device_only
+def times(shape: StepShape) -> float:
     return 0.004 + 0.0002 * shape.num_tokens + 1e-7 * shape.decode_context
 
 
 def run(load: Synthetic | Trace, num_replicas: int = 1, **options: int):
-    record, simulated = simulate(load, SETTINGS, LAYOUT, seconds, num_replicas, **options)
+    record, simulated = simulate(load, SETTINGS, LAYOUT, times, num_replicas, **options)
     return summarize(record), simulated
 
 
 def one_request(prompt: int, output: int, depth: int):
     load = Synthetic((Kind(prompt, output),), concurrency=1, num_sessions=1)
     settings = replace(SETTINGS, overlap_depth=depth)
-    record, _ = simulate(load, settings, LAYOUT, lambda shape: 0.25 if shape.prefill_tokens else 0.125)
+    record, _ = simulate(load, settings, LAYOUT, device_only(lambda shape: 0.25 if shape.prefill_tokens else 0.125))
     return record
 
 
@@ -51,7 +53,7 @@ def test_one_request_takes_the_sum_of_its_steps(depth: int):
 def test_everything_is_answered_once():
     load = Synthetic((Kind((1, 60), (1, 30)),), rate=40, duration_s=5, seed=4)
     arrivals = list(Synthetic((Kind((1, 60), (1, 30)),), rate=40, duration_s=5, seed=4).first())
-    record, _ = simulate(load, SETTINGS, LAYOUT, seconds)
+    record, _ = simulate(load, SETTINGS, LAYOUT, times)
     assert sorted((one.arrival_s, one.num_prompt, one.num_output) for one in record.served) == [
         (arrival.at_s, len(arrival.tokens), arrival.output_len) for arrival in arrivals
     ]
@@ -67,7 +69,7 @@ def test_more_load_waits_longer():
 def test_prefix_caching_shortens_what_sessions_wait():
     load = dict(kinds=(Kind(20, 10),), rate=10, duration_s=10, turns=4, shared_len=64)
     cached, _ = run(Synthetic(**load))
-    record, _ = simulate(Synthetic(**load), replace(SETTINGS, enable_prefix_caching=False), LAYOUT, seconds)
+    record, _ = simulate(Synthetic(**load), replace(SETTINGS, enable_prefix_caching=False), LAYOUT, times)
     assert cached["prefix_hit_rate"] > 0.5
     assert cached["ttft_s"]["mean"] < summarize(record)["ttft_s"]["mean"]
 
@@ -77,8 +79,8 @@ def test_leaving_names_of_prefixes_out_changes_nothing(num_blocks: int):
     """`simulate` does so where no prompt begins like another, and takes it back when a sequence was preempted."""
     load = dict(kinds=(Kind((10, 90), (5, 60)),), rate=20, duration_s=4)
     layout = make_layout(num_blocks, 8)
-    record, _ = simulate(Synthetic(**load), SETTINGS, layout, seconds)
-    whole = Fleet(Synthetic(**load), [Replica(SETTINGS, layout, seconds)], Router(1)).run()
+    record, _ = simulate(Synthetic(**load), SETTINGS, layout, times)
+    whole = Fleet(Synthetic(**load), [Replica(SETTINGS, layout, times)], Router(1)).run()
     assert (record.counts["preemptions"] > 0) == (num_blocks == 60)
     assert summarize(record) == summarize(whole)
 
@@ -115,7 +117,7 @@ def test_a_part_speaks_for_a_large_fleet(kind: str):
 
 
 def test_what_can_never_run_is_counted_as_refused():
-    record, _ = simulate(Synthetic((Kind(300, 4, 0.5), Kind(30, 4, 0.5)), rate=20, duration_s=3), SETTINGS, LAYOUT, seconds)
+    record, _ = simulate(Synthetic((Kind(300, 4, 0.5), Kind(30, 4, 0.5)), rate=20, duration_s=3), SETTINGS, LAYOUT, times)
     found = summarize(record)
     assert found["refused"] > 0
     assert found["requests"] > 0

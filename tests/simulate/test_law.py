@@ -18,6 +18,7 @@ from octavo.core.router import Router
 from octavo.core.scheduler import Scheduler
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Add, Ask
+from octavo.plan.cost import StepTimes
 from octavo.simulate.fleet import Fleet
 from octavo.simulate.load import Arrival, Kind, Load, Synthetic
 from octavo.simulate.replica import Replica
@@ -26,13 +27,15 @@ from tests.bench.timed import Clock, TimedStep
 from tests.laws.fake import make_layout
 
 
-def seconds_of(step: int, seed: int) -> float:
-    return Random(step * 1000 + seed).choice([0.001, 0.004, 0.02])
+def times_of(step: int, seed: int) -> StepTimes:
+    """Now the host is what takes longer, now the device."""
+    source = Random(step * 1000 + seed)
+    return StepTimes(source.choice([0.0, 0.0005, 0.01]), source.choice([0.001, 0.004, 0.02]))
 
 
 @dataclass
 class TimedExecutor:
-    """A device that runs one step after the other; who waits for a result, waits on the clock."""
+    """A host that launches steps, and a device that runs one after the other; who waits for a result, waits on the clock."""
 
     clock: Clock
     seed: int
@@ -44,7 +47,10 @@ class TimedExecutor:
         self.plans.append(plan)
         for admission in plan.admitted:
             self.last_token[admission.row] = admission.tokens[-1]
-        self.free_s = max(self.free_s, self.clock.now_s) + seconds_of(plan.step, self.seed)
+        launch_s, device_s = times_of(plan.step, self.seed)
+        ended_s = max(self.free_s, self.clock.now_s) + device_s
+        self.clock.now_s += launch_s
+        self.free_s = max(ended_s, self.clock.now_s)
         tokens = [[self.last_token[piece.row]] if piece.sample else [] for piece in plan.slices]
         return TimedStep(self.clock, self.free_s, StepOutput(plan.step, tokens))
 
@@ -112,11 +118,11 @@ def serve(settings: Resolved, layout: KVLayout, load: Load, seed: int) -> tuple[
 def simulated(settings: Resolved, layout: KVLayout, load: Load, seed: int) -> tuple[list[Plan], Fleet]:
     plans: list[Plan] = []
 
-    def seconds(shape: object) -> float:
+    def times(shape: object) -> StepTimes:
         plans.append(replica.scheduler.flight[-1].plan)
-        return seconds_of(len(plans), seed)
+        return times_of(len(plans), seed)
 
-    replica = Replica(settings, layout, seconds)
+    replica = Replica(settings, layout, times)
     fleet = Fleet(load, [replica], Router(1))
     fleet.run()
     return plans, fleet

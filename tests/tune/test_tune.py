@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.bench import timed
 from tests.plan.checkpoints import LLAMA3_8B, QWEN3_06B
 
 FLAGS: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 64, "block_size": 16, "gpu_memory_utilization": 0.5}
-TRUTH = Terms(3.0, 3.0, 4.0, few=0.0, attention=6.0, kv=3.0, activations=4.0, sequences=40.0, collectives=1.0, eager=1.0)
+TERMS = Terms(3.0, 3.0, 4.0, few=0.0, attention=6.0, kv=3.0, activations=4.0, sequences=40.0, collectives=1.0, eager=1.0)
 SLO = Slo.read("ttft_p99<800ms, itl_p99<0.1s")
 
 
@@ -55,7 +56,8 @@ def starts() -> list[dict[str, Any]]:
 def machine(tmp_path: Path, starts: list[dict[str, Any]]) -> Callable[[], Machine]:
     def start(flags: dict[str, Any]) -> Engine:
         starts.append(flags)
-        return Engine(subject_of({name: value for name, value in flags.items() if name != "skip_tokenizer_init"}), TRUTH)
+        subject = subject_of({name: value for name, value in flags.items() if name != "skip_tokenizer_init"})
+        return Engine(subject, replace(subject.costs, coefficients=TERMS))
 
     def make() -> Machine:
         journal = Journal(tmp_path / "state.json", {"load": "test"})

@@ -14,8 +14,8 @@ from octavo.core.scheduler import Scheduler
 from octavo.engine.channel import decode_reply, encode_answer
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Ask
-from octavo.engine.steps import StepLog
 from octavo.plan.fit import Timing
+from octavo.plan.steps import StepLog
 from octavo.types import Request, SamplingParams
 from tests.laws.fake import make_layout
 
@@ -99,6 +99,40 @@ def test_a_busy_engine_s_step_lasts_from_end_to_end(depth: int, seconds: float):
     assert times[1:5] == [seconds] * 4
 
 
+DECODE, MIXED = StepShape(1, 1, 1, 0, 0, 9), StepShape(9, 2, 2, 8, 36, 9)
+
+
+def test_a_launch_is_charged_to_the_step_that_is_launched():
+    """The host launches a mixed step for 20 ms, while the decode step before it ends after 5 and is seen to end after 20."""
+    log = StepLog()
+    log.begin(0.0)
+    first = log.launched(0.001)
+    log.begin(0.001)
+    second = log.launched(0.002)
+    log.end(DECODE, first, 0.005)  # waited for
+    log.begin(0.005)
+    mixed = log.launched(0.025)
+    log.end(DECODE, second, 0.025)  # late: it ended between 0.005 and now
+    log.begin(0.025)
+    last = log.launched(0.026)
+    log.end(MIXED, mixed, 0.060)
+    log.end(DECODE, last, 0.065)
+    one, two, three, four = log.timings()
+    assert [timing.launch_s for timing in (one, two, three, four)] == pytest.approx([0.001, 0.001, 0.020, 0.001])
+    assert (one.least_s, one.seconds) == (0.005, 0.005)
+    assert (two.least_s, two.seconds) == pytest.approx((0.0, 0.020))
+    assert (three.least_s, three.seconds) == pytest.approx((0.035, 0.055))  # it began when the decode ended, at 0.005 to 0.025
+    assert (four.least_s, four.seconds) == pytest.approx((0.005, 0.005))
+
+
+def test_a_device_that_waits_for_a_launch_shows_no_time_of_its_own():
+    log = StepLog()
+    log.begin(0.0)
+    log.end(MIXED, log.launched(0.020), 0.0205)
+    (only,) = log.timings()
+    assert (only.least_s, only.seconds, only.launch_s) == pytest.approx((0.0, 0.0205, 0.020))
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_rest_is_no_step_s_time(depth: int):
     loop, machine, _ = make(depth)
@@ -126,7 +160,7 @@ def test_the_log_is_bounded_and_keeps_the_newest():
     log = StepLog(3)
     log.begin(0.0)
     for k in range(5):
-        log.end(StepShape(k, 1, 1, 0, 0, 0), float(k + 1))
+        log.end(StepShape(k, 1, 1, 0, 0, 0), log.launched(k + 0.25), float(k + 1))
     assert [timing.shape.num_tokens for timing in log.timings()] == [2, 3, 4]
 
 
@@ -137,14 +171,14 @@ def test_a_front_may_ask_for_it():
     loop.handle([Ask("q", "step_log")])
     kind, (ask_id, value) = decode_reply(encode_answer("q", outbox.answers["q"]))
     assert (kind, ask_id) == ("answer", "q")
-    assert [Timing(StepShape(*shape), seconds) for shape, seconds in value] == loop.step_log.timings()
+    assert [Timing(StepShape(*shape), *seconds) for shape, *seconds in value] == loop.step_log.timings()
 
 
 def test_a_sample_is_spread_over_what_is_kept_and_has_the_newest() -> None:
     log = StepLog(kept=100)
     for number in range(1, 251):
         log.begin(0.0)
-        log.end(StepShape(number, 1, 1, 0, 0, 0), float(number))
+        log.end(StepShape(number, 1, 1, 0, 0, 0), log.launched(float(number - 1)), float(number))
     sizes = [timing.shape.num_tokens for timing in log.timings(10)]
     assert sizes == list(range(160, 251, 10))
     assert [timing.seconds for timing in log.timings(3)] == [1.0] * 3
