@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from octavo.cli.batch_file import BadLine, Line, read_lines, resume
 from octavo.cli.flags import CommandLineError, Settings
 from octavo.config.engine import ENGINE_TOPICS, EngineConfig
 from octavo.config.fields import Flag, at_least
 from octavo.config.server import ServerConfig
+from octavo.serve.batch_file import BadLine, Line, answered_well, read_lines, resume
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def _input(path: str) -> list[str]:
 
 
 async def _answer_file(asked: EngineConfig, lines: Sequence[Line | BadLine], output: Path, concurrency: int) -> int:
-    from octavo.cli.batch_calls import answer
     from octavo.progress import Progress
+    from octavo.serve.batch_calls import answer
     from octavo.serve.start import checked_template, start_front
 
     front = await start_front(asked, ServerConfig(), checked_template(asked))
@@ -69,7 +69,7 @@ async def _answer_file(asked: EngineConfig, lines: Sequence[Line | BadLine], out
             def keep(record: dict[str, Any]) -> None:
                 file.write(json.dumps(record) + "\n")
                 file.flush()  # what is answered is kept, whatever happens next
-                kinds["answered" if record["error"] is None and record["response"]["status_code"] == 200 else "refused"] += 1
+                kinds["answered" if answered_well(record) else "refused"] += 1
                 progress.advance()
 
             await answer(front, lines, keep, concurrency)

@@ -70,6 +70,12 @@ class ServerConfig:
     admission_ttft_ms: Annotated[
         float | None, Flag("milliseconds; a request whose first token is expected to take longer is answered with 429 and Retry-After")
     ] = None
+    files_dir: Annotated[
+        str | None, Flag("folder of /v1/files and /v1/batches; default: one by the model's name in the cache folder")
+    ] = None
+    max_file_mb: Annotated[int, Flag("megabytes of the largest file that may be uploaded")] = 200
+    max_files_gb: Annotated[float, Flag("gigabytes that all files together may take")] = 10.0
+    batch_concurrency: Annotated[int, Flag("requests of batches that run at once, after all others")] = 16
     stall_timeout: Annotated[
         float, Flag("seconds for which requests may wait and no step end before /health/ready fails; longer where steps are expected to be")
     ] = 60.0
@@ -93,4 +99,8 @@ class ServerConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(name, value, f"it must be greater than 0, in {unit}")
+        at_least("max_file_mb", self.max_file_mb, 1)
+        at_least("batch_concurrency", self.batch_concurrency, 1)
+        if self.max_files_gb <= 0:
+            raise ConfigError("max_files_gb", self.max_files_gb, "it must be greater than 0, in gigabytes")
         at_least("shutdown_timeout", self.shutdown_timeout, 0)

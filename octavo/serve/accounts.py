@@ -103,6 +103,10 @@ class Accounts:
         found = [account for key, account in self._by_key if hmac.compare_digest(shown, key)]
         return found[0] if found else None
 
+    def named(self, name: str | None) -> Account | None:
+        """The one of that name, if it has a key still."""
+        return next((account for _, account in self._by_key if account.name == name), None)
+
     def counts(self) -> Mapping[str, Counter[str]]:
         """By name."""
         return {account.name: account.counts for _, account in self._by_key if account.name is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -16,16 +17,20 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.serve.accounts import ACCOUNT, Accounts
+from octavo.serve.batches import batch_routes
 from octavo.serve.calls import Running, answer_to, send_json
 from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.endpoints import ENDPOINTS
 from octavo.serve.errors import ApiError
+from octavo.serve.files import file_routes
+from octavo.serve.files_store import store_of
 from octavo.serve.front import Front
 from octavo.serve.openapi import description_routes
 from octavo.serve.routes import plain_routes
 from octavo.serve.sleep import sleep_routes
 
 MAX_BODY_BYTES = 8 << 20
+FORM_BYTES = 1 << 16  # around an uploaded file
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/health/progress", "/ping")  # need no key
 BY_PERSON = 'Basic realm="Octavo: the password is an API key", charset="UTF-8"'
 
@@ -39,10 +44,13 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         allow_headers=config.allowed_headers,
         allow_credentials=config.allow_credentials,
     )
+    store = store_of(front)
     routes: list[BaseRoute] = [
         *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
         *plain_routes(front),
         *sleep_routes(front),
+        *file_routes(store),
+        *batch_routes(store),
     ]
     app = Starlette(
         routes=[*routes, *description_routes(routes), *dashboard_routes(front)],
@@ -50,7 +58,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
             cors,
             Middleware(ErrorBoundary),
             Middleware(KeyCheck, accounts=front.accounts),
-            Middleware(BodyLimit, max_bytes=max_body_bytes),
+            Middleware(BodyLimit, max_bytes=max_body_bytes, of_path={"/v1/files": config.max_file_mb * 1_000_000 + FORM_BYTES}),
         ],
         exception_handlers={HTTPException: _on_http_error},  # pyright: ignore[reportArgumentType]
     )
@@ -132,25 +140,28 @@ def shown_key(headers: Headers, by_person: bool) -> bytes:
 
 
 class BodyLimit:
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, of_path: Mapping[str, int]) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._of_path = of_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         num_bytes = 0
+        most = self._of_path.get(scope.get("path", "").removeprefix(scope.get("root_path", "")), self._max_bytes)
 
         async def counted() -> Message:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            self._check(num_bytes)
+            _check(num_bytes, most)
             return message
 
         if scope["type"] == "http":
             declared = Headers(scope=scope).get("content-length", "0")
-            self._check(int(declared) if declared.isdecimal() else 0)
+            _check(int(declared) if declared.isdecimal() else 0, most)
         await self._app(scope, counted, send)
 
-    def _check(self, num_bytes: int) -> None:
-        if num_bytes > self._max_bytes:
-            raise ApiError(413, f"The body is larger than {self._max_bytes} bytes.", code="body_too_large")
+
+def _check(num_bytes: int, most: int) -> None:
+    if num_bytes > most:
+        raise ApiError(413, f"The body is larger than {most} bytes.", code="body_too_large")

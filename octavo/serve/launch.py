@@ -17,6 +17,8 @@ import uvicorn
 
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
+from octavo.serve.batches_run import run_batches
+from octavo.serve.files_store import store_of
 from octavo.serve.front import Front
 from octavo.serve.http import Protocol
 from octavo.serve.progress import keep_looking
@@ -108,6 +110,7 @@ async def run(config: ServerConfig, listener: socket.socket, start: Callable[[],
         return 0
     server = Server(_uvicorn_config(config, front))
     tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(_report(front)), asyncio.create_task(_look(front))]
+    tasks.append(asyncio.create_task(run_batches(front, store_of(front))))
     gc.collect()
     gc.freeze()  # what is here now stays for good; the collector need not look at it again
     log.info("ready on %s, model %s", url_of(config, listener), front.model.names[0])

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from octavo.serve.batches import BatchBody
 from octavo.serve.calls import Running
 from octavo.serve.errors import ErrorReply
 from octavo.serve.messages_input import CountBody
@@ -21,6 +22,7 @@ BODIES: Mapping[str, tuple[type[msgspec.Struct], ...]] = {  # of routes that run
     "/tokenize": (TokenizeBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
     "/render": (ChatBody,),
+    "/v1/batches": (BatchBody,),
 }
 REF = "#/components/schemas/{name}"
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color-scheme:light dark}
@@ -82,7 +84,7 @@ def _operation(route: Route, path: str) -> dict[str, Any]:
         answers["200"] = {"description": "The answer", "content": content}
         return operation
     operation["summary"] = (route.endpoint.__doc__ or path).strip().split("\n")[0].rstrip(".")
-    if path in BODIES:
+    if path in BODIES and "POST" in (route.methods or ()):
         operation["requestBody"] = {"required": True, "content": _json(*BODIES[path])}
     if route.param_convertors:
         operation["parameters"] = [

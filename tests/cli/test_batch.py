@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from octavo.cli.batch_calls import answer
-from octavo.cli.batch_file import BadLine, Line, read_lines, resume
 from octavo.cli.main import main
 from octavo.engine.client import EngineDead
+from octavo.serve.batch_calls import answer
+from octavo.serve.batch_file import BadLine, Line, read_lines, resume
 from octavo.serve.front import Front
 from tests.scripted_engine import Script
 from tests.serve.serving import make_front
@@ -35,7 +35,7 @@ BAD_LINES = [
     ('{"custom_id": ""}', "custom_id"),
     ('{"custom_id": 7}', "custom_id"),
     ('{"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {}}', "method"),
-    ('{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', "/v1/chat/completions"),
+    ('{"custom_id": "a", "url": "/v1/models", "body": {}}', "/v1/chat/completions"),
     ('{"custom_id": "a", "url": "/v1/completions"}', "body"),
     ('{"custom_id": "a", "url": "/v1/completions", "body": {"stream": true}}', "stream"),
     ("[" * 100_000, "not JSON"),

@@ -20,7 +20,9 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.remote import stats_from
 from octavo.metrics import FrontMetrics
 from octavo.serve import schemas
+from octavo.serve.batches import batch_routes
 from octavo.serve.dashboard.routes import dashboard_routes
+from octavo.serve.files import file_routes
 from octavo.serve.routes import plain_routes
 from octavo.serve.sleep import sleep_routes
 
@@ -84,7 +86,7 @@ def test_every_field_is_documented(body: type[msgspec.Struct]) -> None:
 
 def test_every_route_is_documented() -> None:
     text = page("docs/api.md")
-    routes = [*plain_routes(None), *dashboard_routes(None), *sleep_routes(None)]  # pyright: ignore[reportArgumentType]  # only their paths are asked for
+    routes = [*plain_routes(None), *dashboard_routes(None), *sleep_routes(None), *file_routes(None), *batch_routes(None)]  # pyright: ignore[reportArgumentType]  # only their paths are asked for
     for path in ("/v1/completions", "/v1/chat/completions", *(route.path.replace("{name:path}", "{name}") for route in routes)):
         assert f"`{path}`" in text, path
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROUTES = ("/v1/completions", "/v1/chat/completions")
+ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ def _read_line(number: int, text: str) -> Line | BadLine:
     return Line(number, custom_id, value["url"], body)
 
 
+def settled(record: Mapping[str, Any]) -> bool:
+    """Whether asking again would give the same; what failed inside the server may go well another time."""
+    return record["error"] is not None or record["response"]["status_code"] < 500
+
+
+def answered_well(record: Mapping[str, Any]) -> bool:
+    return record["error"] is None and record["response"]["status_code"] == 200
+
+
 @dataclass(frozen=True)
 class Answered:
     """What an output file holds already."""
@@ -98,6 +107,6 @@ def resume(path: Path) -> Answered:
         record = json.loads(text)
         if record["error"] is not None:
             bad_lines.add(record["error"]["line"])
-        elif record["response"]["status_code"] < 500:
+        elif settled(record):
             custom_ids.add(record["custom_id"])
     return Answered(frozenset(custom_ids), frozenset(bad_lines))
