@@ -35,38 +35,3 @@ def agree(intents: Sequence[Intent]) -> Agreement | None:
     if num_tokens == 0:
         return None
     return Agreement(num_tokens, all(intent.graph or intent.num_tokens == 0 for intent in intents))
-
-
-class Wave:
-    """One rank's view of waves: stretches of steps that all ranks take together, with silence between.
-
-    In the silence no rank waits for another. The first rank with work starts the next wave by its number; the others join when told.
-    """
-
-    __slots__ = ("number", "running")
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.running = False
-
-    def start(self) -> int:
-        """This rank has work: the number of the wave to call the others to, which is the running one if there is one."""
-        if not self.running:
-            self.number += 1
-            self.running = True
-        return self.number
-
-    def join(self, number: int) -> bool:
-        """Another rank calls to a wave. False for one that is over already: the caller's work has been seen to in it."""
-        if number <= self.number:
-            return self.running and number == self.number
-        self.number = number
-        self.running = True
-        return True
-
-    def step(self, intents: Sequence[Intent]) -> Agreement | None:
-        """All ranks have spoken: the next step, or None and the wave is over."""
-        assert self.running
-        agreement = agree(intents)
-        self.running = agreement is not None
-        return agreement
