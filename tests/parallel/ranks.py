@@ -44,6 +44,12 @@ EXPERTS = {
     "qwen3_moe of 7 experts": (
         "qwen3_moe", {"num_hidden_layers": 3, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 12},
     ),
+    "deepseek_v2": (
+        "deepseek_v2",
+        {"num_hidden_layers": 3, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8, "n_routed_experts": 8,
+         "num_experts_per_tok": 3, "moe_intermediate_size": 12, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
+         "topk_method": "group_limited_greedy", "first_k_dense_replace": 1},
+    ),
     "deepseek_v3": (
         "deepseek_v3",
         {"num_hidden_layers": 3, "q_lora_rank": 12, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8,
@@ -54,20 +60,25 @@ EXPERTS = {
 }  # fmt: skip
 LAYOUTS = {
     "TP 2": Layout(tensor=2, data=2), "TP 4": Layout(tensor=4), "PP 2": Layout(pipeline=2, data=2), "PP 3": Layout(pipeline=3),
-    "TP 2 x PP 2": Layout(tensor=2, pipeline=2),
+    "TP 2 x PP 2": Layout(tensor=2, pipeline=2), "DP 2": Layout(data=2),
 }  # fmt: skip
 EXPERT_LAYOUTS = {
+    "TP 2, each expert cut": (Layout(tensor=2), "local"),
+    "PP 2, all experts": (Layout(pipeline=2), "local"),
+    "DP 2, all experts": (Layout(data=2), "local"),
     "TP 2 x PP 2, each expert cut": (Layout(tensor=2, pipeline=2), "local"),
     "EP 2": (Layout(tensor=2, experts=True), "local"),
     "EP 2 x PP 2": (Layout(tensor=2, pipeline=2, experts=True), "local"),
     "EP 2 of DP 2": (Layout(data=2, experts=True), "allgather_reducescatter"),
     "EP 4 of TP 2 x DP 2": (Layout(tensor=2, data=2, experts=True), "allgather_reducescatter"),
+    "EP 2 of DP 2, all to all": (Layout(data=2, experts=True), "alltoall"),
     "EP 2, all to all": (Layout(tensor=2, experts=True), "alltoall"),
     "EP 4 of TP 2 x DP 2, all to all": (Layout(tensor=2, data=2, experts=True), "alltoall"),
 }
 PATIENCE = timedelta(seconds=60)
 CHUNKS = [9, 5, 1, 1]
-TEXTS = [random_tokens(20, seed=copy) for copy in range(2)]
+PROMPTS = [random_tokens(14, seed=copy) for copy in range(2)]
+NUM_GREEDY = 6
 
 
 def run(status, rank: int, meeting: Meeting) -> None:
@@ -82,12 +93,23 @@ def run(status, rank: int, meeting: Meeting) -> None:
         tensors = tensors_for(c, 0.3)
         whole = build_model(c, SETTINGS)
         load(whole, tensors)
-        expected = [Memory(whole, 4, max_length=32).run(text, CHUNKS) for text in TEXTS]
+        texts = [continued(whole, prompt) for prompt in PROMPTS]
+        expected = [Memory(whole, 4, max_length=32).run(text, CHUNKS) for text in texts]
         for name, (layout, dispatch) in layouts.items():
             if rank < layout.num_ranks and architecture in (EXPERTS if name in EXPERT_LAYOUTS else ARCHITECTURES):
                 settings = replace(SETTINGS, dispatch=dispatch)
-                found = run_part(c, tensors, meshes[name], settings, TEXTS[meshes[name].dp.rank], expected[meshes[name].dp.rank])
+                found = run_part(c, tensors, meshes[name], settings, texts[meshes[name].dp.rank], expected[meshes[name].dp.rank])
                 status.say("case", layout=name, architecture=architecture, **found)
+
+
+def continued(model, prompt):
+    """A prompt with the model's greedy choice of what follows."""
+    memory = Memory(model, 4, max_length=32)
+    text, new = list(prompt), list(prompt)
+    for _ in range(NUM_GREEDY):
+        new = [int(memory.step([(0, new)])[0][-1].argmax())]
+        text += new
+    return text
 
 
 def run_part(c, tensors, mesh, settings, text, expected):
@@ -114,6 +136,7 @@ def run_part(c, tensors, mesh, settings, text, expected):
         "layers": list(part.stage.layers),
         "distance": (found - expected).abs().max().item(),
         "size": expected.abs().max().item(),
+        "greedy": found[-NUM_GREEDY - 1 : -1].argmax(-1).tolist() == text[-NUM_GREEDY:],
         "same_tokens": torch.equal(tokens, logits.argmax(-1)),
         "same_peaks": torch.equal(peaks, logits.amax(-1)),
         "drawn": drawn.tolist(),

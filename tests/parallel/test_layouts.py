@@ -46,6 +46,7 @@ def test_parts_together_are_the_whole(told, layout, architecture):
     for one in last:
         assert one["size"] > 0.1, "logits of a model that is not degenerate"
         assert one["distance"] < 1e-4
+        assert one["greedy"], "the text of one process"
         assert one["same_tokens"]
         assert one["same_peaks"]
         assert one["drawn"] == [0.0, 0.0, 0.0], "all ranks hold what rank 0 drew"
