@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.models.gguf_reader import GGUFFile
+from octavo.models.gguf_reader import GGUFFile, Texts
 from octavo.models.tensors import CheckpointError, LazyTensor
 
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -183,7 +183,7 @@ def _vocab_size(header: _Header) -> int:
     if embedding is not None and len(embedding.shape) == 2:
         return embedding.shape[0]
     tokens = header.file.metadata.get("tokenizer.ggml.tokens", ())
-    return header.count("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
+    return header.count("vocab_size", len(tokens) if isinstance(tokens, Texts) else 0)
 
 
 def _special_ids(file: GGUFFile) -> dict[str, int]:

@@ -11,6 +11,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,15 @@ class _Cursor:
             if name in tensors:
                 raise self.fail(f"tensor {name!r} is listed twice")
             tensors[name] = self.placed(name, shape, block, start, offset, alignment)
+        self.apart(tensors)
         return GGUFFile(self.path, version, metadata, tensors, data)
+
+    def apart(self, tensors: Mapping[str, StoredTensor]) -> None:
+        """No byte belongs to two tensors: so a file never takes more memory than its own size lets expect."""
+        in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
+        for one, following in pairwise(in_order):
+            if one.offset + one.num_bytes > following.offset:
+                raise self.fail(f"tensors {one.name!r} and {following.name!r} overlap at byte {following.offset}")
 
     def metadata(self, count: int) -> dict[str, Any]:
         found: dict[str, Any] = {}

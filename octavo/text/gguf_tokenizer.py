@@ -67,7 +67,7 @@ CUTS: Mapping[str, Cut] = _cuts()
 def rebuild_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokeniser that the metadata of a GGUF file describes. Raises `TokenizerError` for kinds that are not known."""
     vocabulary = _Vocabulary(metadata)
-    kind = metadata.get(PREFIX + "model")
+    kind = vocabulary.name("model", "")
     if kind == "gpt2":
         core, adds_bos = _byte_level(vocabulary)
     elif kind == "llama":
@@ -116,6 +116,12 @@ class _Vocabulary:
             raise TokenizerError(f"tokenizer.ggml.{name} is not a list of texts")
         return values
 
+    def name(self, name: str, default: str) -> str:
+        value = self.metadata.get(PREFIX + name, default)
+        if not isinstance(value, str):
+            raise TokenizerError(f"tokenizer.ggml.{name} is not a text but {type(value).__name__}")
+        return value
+
     def _numbers(self, name: str) -> list[Any]:
         """One number a token."""
         values = self.metadata.get(PREFIX + name)
@@ -148,7 +154,7 @@ class _Vocabulary:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tuple[Core, bool]:
-    name = vocabulary.metadata.get(PREFIX + "pre", "gpt-2")
+    name = vocabulary.name("pre", "gpt-2")
     cut = CUTS.get(name)
     if cut is None:
         raise TokenizerError(
