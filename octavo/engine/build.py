@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,6 +32,7 @@ from octavo.engine.processes import ProcessExecutor
 from octavo.engine.timeline import Timeline
 from octavo.engine.workers import Workers
 from octavo.grammar.library import Vocabulary
+from octavo.host.collector import uncollected
 from octavo.host.cpu_places import cpu_places, own_place
 from octavo.host.numa import engine_place, numa_places
 from octavo.host.place import Place
@@ -72,21 +71,7 @@ def build_replica(config: EngineConfig, offline: bool, replica: Replica, outbox:
     return build_engine(config, outbox, offline, replica)
 
 
-@contextmanager
-def _uncollected() -> Generator[None]:
-    """A start makes half a million objects, nearly all of which stay: the collector would look through them ever again, which is a sixth of
-    importing torch. It never looks at them later either, since that would be pauses in the middle of steps."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def build_engine(
     config: EngineConfig,
     outbox: Outbox,

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from octavo.core.plan import Plan, StepOutput
 
 Outcome = tuple[bool, StepOutput | str]  # (True, what the step gave), or (False, text of what it raised)
-_outcomes = msgspec.msgpack.Decoder(Outcome)
 
 
 class ExecutorDead(RuntimeError):
@@ -67,8 +64,13 @@ class Executor(Protocol):
 
 def outcome_bytes(outcome: Outcome) -> bytes:
     """For a process that may be on another host, so not by pickle."""
+    import msgspec  # an engine in one process does without it
+
     return msgspec.msgpack.encode(outcome)
 
 
 def outcome_from(data: bytes) -> Outcome:
-    return _outcomes.decode(data)
+    """What `outcome_bytes` made."""
+    import msgspec
+
+    return msgspec.msgpack.decode(data, type=Outcome)
