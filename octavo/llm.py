@@ -167,6 +167,18 @@ class LLM:
         """Take the memory again: all of it, or first "weights" and later "kv_cache". Raises `InvalidRequest` where it does not fit."""
         self._order("wake", *(() if tags is None else (list(tags),)))
 
+    def start_profile(self) -> None:
+        """Begin to profile steps. Needs `profiler_config`. Raises `InvalidRequest`."""
+        self._told(self._engine.ask("start_profile"))
+
+    def stop_profile(self) -> None:
+        """End it, and write a trace for each worker. Raises `InvalidRequest`."""
+        self._told(self._engine.ask("stop_profile"))
+
+    def _told(self, complaints: list[str]) -> None:
+        if complaints:
+            raise InvalidRequest("profiler_config", self.config.compilation.profiler_config, complaints[0])
+
     def _order(self, name: str, *args: Any) -> None:
         if not self.config.model.enable_sleep_mode:
             raise InvalidRequest("enable_sleep_mode", False, "start with enable_sleep_mode = True")

@@ -101,6 +101,8 @@ class ScriptedEngine:
     closed: bool = False
     num_steps: int = 0
     stuck: bool = False  # in the middle of a step: nothing is said, and no question answered
+    orders: list[tuple[object, ...]] = field(default_factory=list)  # that it was given
+    complaints: list[str] = field(default_factory=list)  # about each of them
     findings: list[dict[str, object]] = field(default_factory=list)  # its advice
     _open: dict[str, set[int]] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -250,6 +252,10 @@ class ScriptedEngine:
 
     async def advice(self) -> list[dict[str, object]]:
         return self.findings
+
+    async def order(self, name: str, *args: object) -> list[str]:
+        self.orders.append((name, *args))
+        return self.complaints
 
     async def reset_prefix_cache(self) -> bool:
         return not self.active

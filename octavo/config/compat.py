@@ -221,7 +221,6 @@ OBSERVABILITY = {
     "kv_events_config": _refused("events of KV blocks are not published; leave it out"),
     "ec_transfer_config": _refused("encoders do not run apart; leave it out"),
     "additional_config": _noted("no platform of Octavo reads it"),
-    "profiler_config": _noted("profiles are taken with the tools of the platform"),
 }
 
 SERVER = {

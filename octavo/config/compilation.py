@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from octavo import env
 from octavo.config.fields import ConfigError, Flag, at_least
@@ -40,7 +40,14 @@ class CompilationConfig:
         ),
     ] = False
 
+    profiler_config: Annotated[
+        dict[str, Any], Flag("JSON; torch_profiler_dir: folder for the profiles that /start_profile and /stop_profile take of steps")
+    ] = field(default_factory=dict[str, Any])
+
     def __post_init__(self) -> None:
+        for name, value in self.profiler_config.items():
+            if name != "torch_profiler_dir" and (name, value) != ("profiler", "torch"):
+                raise ConfigError("profiler_config", {name: value}, "use torch_profiler_dir, the folder of PyTorch's profiles")
         if not 0 <= self.optimization_level <= 3:
             nearest = 0 if self.optimization_level < 0 else 3
             raise ConfigError("optimization_level", self.optimization_level, f"use 0 to 3 (nearest: {nearest})")

@@ -88,6 +88,7 @@ def resolve(
         graph_mode=_graph_mode(asked, device, dispatch, reasons),
         attention_backend=asked.compilation.attention_backend,
         batch_invariant=batch_invariant(asked, arch),
+        profiler_dir=str(asked.compilation.profiler_config.get("torch_profiler_dir", "")),
         reasons=reasons,
     )
     settings = replace(settings, graph_sizes=_graph_sizes(asked, settings))

@@ -58,4 +58,5 @@ class Resolved:
     graph_sizes: tuple[int, ...] = ()  # batch sizes, in tokens, that are recorded
     attention_backend: str = "auto"
     batch_invariant: bool = False  # a token's logits depend on its own context alone, whatever else is in the batch
+    profiler_dir: str = ""  # where profiles of steps go; empty: none are taken
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # field name -> why it has this value

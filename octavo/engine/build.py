@@ -27,7 +27,8 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor
 from octavo.engine.grammars import Grammars
 from octavo.engine.inline import InlineExecutor, Worker
-from octavo.engine.loop import EngineLoop, Outbox
+from octavo.engine.loop import EngineLoop
+from octavo.engine.messages import Outbox
 from octavo.engine.processes import ProcessExecutor
 from octavo.engine.timeline import Timeline
 from octavo.engine.workers import Workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from octavo.config.resolved import Resolved
 from octavo.core.budget import step_budget
@@ -15,7 +15,8 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.lockstep import Alone, Others
-from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Outbox, Stop
+from octavo.engine.orders import order_workers
 from octavo.engine.sizes import Sizes
 from octavo.engine.sleep import Sleep
 from octavo.engine.watch import Watch
@@ -27,14 +28,6 @@ PREEMPTED = (
     "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
     "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
 )
-
-
-class Outbox(Protocol):
-    """Where news goes. Calls must not block for long: the device may be waiting."""
-
-    def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
-
-    def answer(self, ask: Ask, value: object) -> None: ...
 
 
 class EngineLoop:
@@ -105,7 +98,7 @@ class EngineLoop:
         elif not self.flight:
             self.grammars.wait()
         if self.flight and (len(self.flight) > self.depth or plan is None):
-            self._commit(*self.flight.popleft())
+            self.commit()
 
     def adjust(self, settings: Resolved) -> None:
         """Go on with other settings: those that the scheduler alone reads, and that need no more memory. Only while nothing runs."""
@@ -154,7 +147,7 @@ class EngineLoop:
     def _sample(self, plan: Plan) -> None:
         """Second half of the newest plan: masks hang on all tokens before it, so the plans ahead of it are committed first."""
         while self.flight[0][0] is not plan:
-            self._commit(*self.flight.popleft())
+            self.commit()
         masks, ended = self.grammars.masks(plan, self.scheduler.flight[-1].sequences)
         self._tell(ended)
         try:
@@ -174,7 +167,9 @@ class EngineLoop:
                     self.scheduler.finish(said.request_id, said.index, said.finish_reason)
         self.outbox.send(news)
 
-    def _commit(self, plan: Plan, future: StepFuture, launched: Launched) -> None:
+    def commit(self) -> None:
+        """Wait for the oldest step in flight, and tell what it gave."""
+        plan, future, launched = self.flight.popleft()
         try:
             output = future.result()
         except ExecutorDead:
@@ -210,8 +205,8 @@ class EngineLoop:
         self._tell(self.scheduler.fail(plan, f"{type(error).__name__}: {error}"))
 
     def ask(self, what: str, *args: Any) -> Any:
-        """The answer to a question as in `Ask`."""
-        return self._questions[what](*args)
+        """The answer to a question as in `Ask`; one that is not known here is an order to the workers."""
+        return self._questions[what](*args) if what in self._questions else order_workers(self, what, *args)
 
     def stats(self) -> dict[str, object]:
         """Gauges and counters as plain data; `EngineStats` on the front's side gives them names."""

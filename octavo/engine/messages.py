@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from octavo.types import FinishReason, Request
+from octavo.types import FinishReason, Request, SequenceOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A question that the engine answers between two steps: "stats", "load", "step_log", "advice", "reset_prefix_cache"; or an order, whose
-    answer is a list of complaints: those of `octavo.engine.sleep`."""
+    answer is a list of complaints: those of `octavo.engine.sleep` and of workers."""
 
     id: str  # unique over all fronts
     what: str
@@ -50,3 +51,11 @@ class Stop:
 
 
 Command = Add | Finish | Abort | Ask | Stop
+
+
+class Outbox(Protocol):
+    """Where news goes. Calls must not block for long: the device may be waiting."""
+
+    def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
+
+    def answer(self, ask: Ask, value: object) -> None: ...

@@ -18,8 +18,8 @@ from octavo.core.kv.layout import KVLayout
 from octavo.core.router import AFFINITY, Load, Router, prefix_names
 from octavo.engine.client import EngineDead, together
 from octavo.engine.drive import CHECK_EVERY_S, drive
-from octavo.engine.loop import EngineLoop, Outbox
-from octavo.engine.messages import Add, Ask, Command
+from octavo.engine.loop import EngineLoop
+from octavo.engine.messages import Add, Ask, Command, Outbox
 from octavo.engine.news import pack, unpack
 from octavo.engine.process import Child, Status, first_word, function_at, spawn
 from octavo.types import Request, SequenceOutput

@@ -7,41 +7,30 @@ request of any has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from octavo.core.scheduler import Scheduler
+from octavo.engine import orders
 from octavo.engine.client import ASLEEP
-from octavo.engine.executor import Executor, OrderFailed
 from octavo.engine.grammars import Grammars
+from octavo.engine.messages import Outbox
 from octavo.types import FinishReason, InvalidRequest, SequenceOutput
 
 PARTS = ("weights", "kv_cache")
 BUSY = "busy"  # the complaint of a pause for as long as requests run
 
 
-class Outbox(Protocol):
-    """Where news goes."""
-
-    def send(self, outputs: Sequence[SequenceOutput]) -> None: ...
-
-
-class Loop(Protocol):
+class Loop(orders.Loop, Protocol):
     """What is needed of `EngineLoop`."""
 
-    executor: Executor
     scheduler: Scheduler
 
     @property
     def outbox(self) -> Outbox: ...
 
     @property
-    def flight(self) -> Collection[Any]: ...
-
-    @property
     def grammars(self) -> Grammars: ...
-
-    def step(self) -> None: ...
 
 
 class Asleep(InvalidRequest):
@@ -83,13 +72,9 @@ class Sleep:
         if self._loop.scheduler.has_work:
             return [BUSY]
         self._paused = True
-        while self._loop.flight:  # tokens of what has ended
-            self._loop.step()
         self._loop.scheduler.reset_prefix_cache()
-        try:
-            self._loop.executor.order("sleep", level)
-        except OrderFailed as failure:
-            return [f"the engine did not fall asleep: {failure}"]
+        if failures := orders.order_workers(self._loop, "sleep", level):
+            return [f"the engine did not fall asleep: {failures[0]}"]
         self.level, self._missing = max(level, self.level), {*PARTS}
         return []
 
@@ -100,10 +85,8 @@ class Sleep:
             return [f"tags = {unknown[0]!r} is not possible: use {' or '.join(PARTS)}"]
         if "weights" in self._missing and "weights" not in parts:
             return ["tags = 'kv_cache' is not possible: wake the weights first, or both"]
-        try:
-            self._loop.executor.order("wake", [part for part in PARTS if part in parts])
-        except OrderFailed as failure:
-            return [f"the engine sleeps on: {failure}"]
+        if failures := orders.order_workers(self._loop, "wake", [part for part in PARTS if part in parts]):
+            return [f"the engine sleeps on: {failures[0]}"]
         self._missing -= set(parts)
         if not self._missing:
             self._paused, self.level = False, 0

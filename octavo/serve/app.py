@@ -26,6 +26,7 @@ from octavo.serve.files import file_routes
 from octavo.serve.files_store import store_of
 from octavo.serve.front import Front
 from octavo.serve.openapi import description_routes
+from octavo.serve.profile import profile_routes
 from octavo.serve.routes import plain_routes
 from octavo.serve.sleep import sleep_routes
 
@@ -49,6 +50,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         *(Route(path, Running(front, endpoint), methods=["POST"]) for endpoint in ENDPOINTS for path in endpoint.paths),
         *plain_routes(front),
         *sleep_routes(front),
+        *profile_routes(front),
         *file_routes(store),
         *batch_routes(store),
     ]

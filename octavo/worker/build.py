@@ -31,6 +31,7 @@ from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.graphs import CudaRecorder, DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind, held
+from octavo.worker.profile import Profiler
 from octavo.worker.rows import Rows
 from octavo.worker.runner import Runner
 from octavo.worker.sleep import Bed
@@ -89,7 +90,8 @@ def build_runner(
     if mesh.tp.rank == 0:
         there = held(model, here, rows.num_bytes, device)
         log.info("memory, as planned and as it is:\n%s", beside(plan_memory(architecture, settings), there))
-    runner.orders.update({"sleep": bed.sleep, "wake": bed.wake})
+    profiler = Profiler(settings.profiler_dir)
+    runner.orders.update(sleep=bed.sleep, wake=bed.wake, start_profile=profiler.start, stop_profile=profiler.stop)
     return runner
 
 

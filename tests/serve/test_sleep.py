@@ -1,4 +1,4 @@
-"""Putting a served model to sleep, over HTTP, with a real engine in its process."""
+"""Putting a served model to sleep, over HTTP, with a real engine in its process; and other orders."""
 
 import asyncio
 from typing import Any
@@ -58,3 +58,14 @@ async def test_queries_are_checked():
             answer = await api.post(query)
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == word
+
+
+async def test_profiles_are_begun_and_ended_by_order():
+    async with client() as api:
+        for path in ("/start_profile", "/stop_profile"):
+            assert (await api.post(path)).status_code == 200
+        assert api.engine.orders == [("start_profile",), ("stop_profile",)]
+        api.engine.complaints = ["ValueError: no profile is being taken"]
+        refused = await api.post("/stop_profile")
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == "No profile: no profile is being taken."

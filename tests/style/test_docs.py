@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from octavo.serve import schemas
 from octavo.serve.batches import batch_routes
 from octavo.serve.dashboard.routes import dashboard_routes
 from octavo.serve.files import file_routes
+from octavo.serve.profile import profile_routes
 from octavo.serve.routes import plain_routes
 from octavo.serve.sleep import sleep_routes
 
@@ -86,7 +88,8 @@ def test_every_field_is_documented(body: type[msgspec.Struct]) -> None:
 
 def test_every_route_is_documented() -> None:
     text = page("docs/api.md")
-    routes = [*plain_routes(None), *dashboard_routes(None), *sleep_routes(None), *file_routes(None), *batch_routes(None)]  # pyright: ignore[reportArgumentType]  # only their paths are asked for
+    makers: tuple[Any, ...] = (plain_routes, dashboard_routes, sleep_routes, profile_routes, file_routes, batch_routes)
+    routes = [route for make in makers for route in make(None)]  # only their paths are asked for
     for path in ("/v1/completions", "/v1/chat/completions", *(route.path.replace("{name:path}", "{name}") for route in routes)):
         assert f"`{path}`" in text, path
 
