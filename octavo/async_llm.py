@@ -19,7 +19,7 @@ from octavo.text.state import State
 from octavo.types import FinishReason, RequestOutput, SamplingParams, SequenceOutput
 
 T = TypeVar("T")
-BUILD, BUILD_REPLICA = "octavo.engine.build:build_engine", "octavo.engine.build:build_replica"
+BUILD = "octavo.engine.build:build_engine"
 SEVERITY = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH)  # a request's reason is its continuations' most severe one
 
 
@@ -267,24 +267,34 @@ class AsyncLLM:
         await self.engine.close(drain_s)
 
 
+async def start_replicas(config: EngineConfig) -> Any:
+    """`Replicas` of this host, and of others behind the same API. Raises `ConfigError`, `ExecutorDead` and `EngineDead`."""
+    from octavo.cluster.coordinator import all_replicas
+    from octavo.cluster.replica_hosts import BUILD_REPLICA, far_engines
+    from octavo.engine.replicas import Replicas
+    from octavo.host.numa import engine_place
+
+    parallel = config.parallel
+    here, there, coordinator = all_replicas(parallel)
+    far = await asyncio.to_thread(far_engines, parallel, there)
+    places = [engine_place(parallel, replica.local * parallel.world_size) for replica in here]
+    return await Replicas.start(BUILD_REPLICA, [(config, False, one) for one in here], places, coordinator, far, here[0].rank)
+
+
 async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
     """A `RemoteEngine`, or `Replicas`, and the opened checkpoint: the engine loads in its process while the tokeniser is read here.
 
     Raises what either raises, `EngineDead` for the engine.
     """
-    from octavo.cluster.coordinator import replicas_here
     from octavo.engine.build import open_model
     from octavo.engine.remote import RemoteEngine
-    from octavo.engine.replicas import Replicas
     from octavo.host.numa import engine_place
 
     parallel = config.parallel
     if parallel.data_parallel_size == 1:
         starting = RemoteEngine.start(BUILD, (config,), place=engine_place(parallel))
     else:
-        all_of_them, coordinator = replicas_here(parallel)
-        places = [engine_place(parallel, replica.local * parallel.world_size) for replica in all_of_them]
-        starting = Replicas.start(BUILD_REPLICA, [(config, False, replica) for replica in all_of_them], places, coordinator)
+        starting = start_replicas(config)
     engine = asyncio.create_task(starting)
     try:
         checkpoint = await asyncio.to_thread(open_model, config)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from octavo.cluster.coordinator import replicas_here
+from octavo.cluster.coordinator import all_replicas
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.model import DEFAULT_MODEL
@@ -225,8 +225,10 @@ class LLM:
     def _start(self) -> tuple[Offline, dict[str, Any]]:
         if self.config.parallel.data_parallel_size == 1:
             return build_engine(self.config, self._outbox, offline=True, opening=lambda _: self._checkpoint)
-        all_of_them, coordinator = replicas_here(self.config.parallel)
-        replicas = Replicas(BUILD_REPLICA, [(self.config, True, replica) for replica in all_of_them], self._outbox, coordinator)
+        here, there, coordinator = all_replicas(self.config.parallel)
+        if there:
+            raise ConfigError("data_parallel_size_local", len(here), "LLM drives the replicas of its own host; use octavo serve")
+        replicas = Replicas(BUILD_REPLICA, [(self.config, True, replica) for replica in here], self._outbox, coordinator)
         return replicas, replicas.info
 
     def _template(self, given: str | None) -> ChatTemplate:

@@ -26,16 +26,11 @@ def serve_host(
 
     Raises `ExecutorDead` with the first error of any host, and `NobodyThere`.
     """
-    plain = connect(*address, patience_s)
-    env.meet_over(interface_of(plain.getsockname()[0]))
-    link = Connection(plain.detach())
-    link.send_bytes(json.dumps({"host": number, "name": platform.node(), "flags": dict(flags)}).encode())
-    log.info("host %d is at %s:%d and waits for its task", number, *address)
-    message = _receive(link)
-    if message[:1] != BEGIN:
-        raise ExecutorDead(message[1:].decode() or "the engine has ended")
+    link, own_address = come(address, number, flags, patience_s)
+    env.meet_over(interface_of(own_address))
+    task = task_from(link)
     try:
-        workers = begin(pickle.loads(message[1:]))
+        workers = begin(task)
     except Exception as error:
         _tell_death(link, False, 0.0, f"host {number} ({platform.node()}): {error}")
         raise
@@ -45,20 +40,38 @@ def serve_host(
         workers.close()
 
 
+def come(address: tuple[str, int], number: int, flags: Mapping[str, Any], patience_s: float = PATIENCE_S) -> tuple[Connection, str]:
+    """A connection to who waits at `address`, and this host's own address there. Raises `NobodyThere`."""
+    plain = connect(*address, patience_s)
+    own_address: str = plain.getsockname()[0]
+    link = Connection(plain.detach())
+    link.send_bytes(json.dumps({"host": number, "name": platform.node(), "flags": dict(flags)}).encode())
+    log.info("number %d is at %s:%d and waits for its task", number, *address)
+    return link, own_address
+
+
+def task_from(link: Connection) -> Any:
+    """What is to run here. Raises `ExecutorDead` where it is nothing, with the reason."""
+    message = receive(link)
+    if message[:1] != BEGIN:
+        raise ExecutorDead(message[1:].decode() or "the engine has ended")
+    return pickle.loads(message[1:])
+
+
 def _relay(link: Connection, workers: Workers) -> None:
     """Returns when the engine ends well. Raises `ExecutorDead`."""
     told = False
     while True:
         ready = wait([link, *workers.doors])
         try:
-            if link in ready and _hand_on(_receive(link), link, workers):
+            if link in ready and _hand_on(receive(link), link, workers):
                 return
             outcomes = workers.hear(ready)
         except PartyLost:
             word = workers.word()
             assert word is not None, "one of them has ended"
             _tell_death(link, *word)
-            raise ExecutorDead(_verdict(link) or word.text) from None
+            raise ExecutorDead(verdict(link) or word.text) from None
         for outcome in outcomes:
             link.send_bytes(OUTCOME + outcome)
         if not told and workers.told is not None:
@@ -78,7 +91,8 @@ def _hand_on(message: bytes, link: Connection, workers: Workers) -> bool:
     return kind == END
 
 
-def _receive(link: Connection) -> bytes:
+def receive(link: Connection) -> bytes:
+    """The next message of the first host. Raises `ExecutorDead`."""
     try:
         return link.recv_bytes()
     except (EOFError, OSError) as error:
@@ -92,7 +106,7 @@ def _tell_death(link: Connection, *word: object) -> None:
         log.warning("the first host is lost too")
 
 
-def _verdict(link: Connection) -> str | None:
+def verdict(link: Connection) -> str | None:
     """What the engine says was the first error of all, once it has heard of this host's."""
     try:
         while link.poll(LOST_S):

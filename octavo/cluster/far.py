@@ -32,6 +32,7 @@ HELLO_S = 5.0  # how long one that comes may take to say who it is
 LOOK_S, TELL_S = 1.0, 30.0  # how often something is looked after, and told, while hosts are awaited
 WORD_GRACE_S = 1.5  # after the first death: how long other hosts may take to say so
 ANSWER_S = 3.0  # how long a host may take to say how far it is
+HOST_FLAGS, REPLICA_FLAGS = ("master_addr", "master_port"), ("data_parallel_address", "data_parallel_rpc_port")  # where hosts come
 PATIENCE_S = 600.0  # until a host that has not come is given up
 
 
@@ -47,20 +48,20 @@ class Task:
 class FarHost:
     """The party of workers (`octavo.engine.processes.Party`) on another host."""
 
-    def __init__(self, link: Connection, number: int, name: str) -> None:
-        self.number, self.name = number, name
+    def __init__(self, link: Connection, number: int, name: str, kind: str = "host") -> None:
+        self.number, self.name, self.kind = number, name, kind
         self.told: list[Any] | None = None
         self.afterwards: Callable[[], None] = lambda: None  # once it is closed
-        self._link = link
+        self.link = link
         self._word: Word | None = None
         self._progress: str | None = None
 
     def __str__(self) -> str:
-        return f"host {self.number} ({self.name})"
+        return f"{self.kind} {self.number} ({self.name})"
 
     @property
     def doors(self) -> Sequence[Any]:
-        return [self._link]
+        return [self.link]
 
     def begin(self, task: object) -> None:
         """Let it start its workers."""
@@ -70,10 +71,10 @@ class FarHost:
         self._send(PLAN + data)
 
     def hear(self, ready: Collection[Any]) -> Sequence[bytes]:
-        if self._link not in ready:
+        if self.link not in ready:
             return ()
         try:
-            message = self._link.recv_bytes()
+            message = self.link.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._lost(str(error) or "its process has ended") from None
         kind, body = message[:1], message[1:]
@@ -91,8 +92,8 @@ class FarHost:
     def word(self) -> Word | None:
         end_s = time.monotonic() + WORD_GRACE_S
         with suppress(PartyLost):
-            while self._word is None and self._link.poll(max(0.0, end_s - time.monotonic())):
-                self.hear([self._link])
+            while self._word is None and self.link.poll(max(0.0, end_s - time.monotonic())):
+                self.hear([self.link])
         return self._word
 
     def progress(self) -> str:
@@ -100,20 +101,20 @@ class FarHost:
         with suppress(PartyLost):
             self._send(ASK)
             end_s = time.monotonic() + ANSWER_S
-            while self._progress is None and self._link.poll(max(0.0, end_s - time.monotonic())):
-                self.hear([self._link])
+            while self._progress is None and self.link.poll(max(0.0, end_s - time.monotonic())):
+                self.hear([self.link])
         return self._progress or f"on {self}: no answer"
 
     def close(self, why: str | None = None) -> None:
-        if not self._link.closed:
+        if not self.link.closed:
             with suppress(OSError):
-                self._link.send_bytes(END + (why or "").encode())
-            self._link.close()
+                self.link.send_bytes(END + (why or "").encode())
+            self.link.close()
             self.afterwards()
 
     def _send(self, data: bytes) -> None:
         try:
-            self._link.send_bytes(data)
+            self.link.send_bytes(data)
         except OSError as error:
             raise self._lost(str(error)) from None
 
@@ -131,7 +132,7 @@ class Hosts:
     device: Device | None = None  # of the hosts that have the ranks, where none are here
 
 
-def listen(host: str, port: int, num_hosts: int, names: tuple[str, str] = ("master_addr", "master_port")) -> socket.socket:
+def listen(host: str, port: int, num_hosts: int, names: tuple[str, str] = HOST_FLAGS) -> socket.socket:
     """Where other hosts come to. Raises `ConfigError`, which names the flags."""
     try:
         return socket.create_server((host, port), backlog=num_hosts)
@@ -144,7 +145,7 @@ def listen(host: str, port: int, num_hosts: int, names: tuple[str, str] = ("mast
 
 def gather(
     listener: socket.socket, numbers: Sequence[int], flags: Mapping[str, Any], patience_s: float = PATIENCE_S,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[], None] = lambda: None, kind: str = "host",
 ) -> list[FarHost]:  # fmt: skip
     """Wait until all these hosts have come; `flags` must be the same there as here, and `look` may raise while they are awaited.
 
@@ -158,30 +159,30 @@ def gather(
         look()
         now_s, who = time.monotonic(), ", ".join(map(str, missing))
         if now_s - begin_s > patience_s:
-            raise ExecutorDead(f"host {who} did not come to {address}:{port} within {patience_s:g} s; is it started, with this address?")
+            raise ExecutorDead(f"{kind} {who} did not come to {address}:{port} within {patience_s:g} s; is it started, with this address?")
         if now_s - told_s > TELL_S:
             told_s = now_s
-            log.info("waiting for host %s to come to %s:%s", who, address, port)
+            log.info("waiting for %s %s to come to %s:%s", kind, who, address, port)
         with suppress(TimeoutError):
-            host = _greet(listener.accept()[0], missing, flags)
+            host = _greet(listener.accept()[0], missing, flags, kind)
             if host is not None:
                 found[host.number] = host
                 log.info("%s has come", host)
     return [found[number] for number in numbers]
 
 
-def _greet(plain: socket.socket, missing: Collection[int], flags: Mapping[str, Any]) -> FarHost | None:
+def _greet(plain: socket.socket, missing: Collection[int], flags: Mapping[str, Any], kind: str) -> FarHost | None:
     """Who came, or None for somebody else."""
     link = Connection(lasting(plain).detach())
     try:
         hello: dict[str, Any] = json.loads(link.recv_bytes(1 << 16)) if link.poll(HELLO_S) else {}
-        host = FarHost(link, int(hello["host"]), str(hello["name"]))
+        host = FarHost(link, int(hello["host"]), str(hello["name"]), kind)
         theirs = dict(hello["flags"])
     except (EOFError, OSError, ValueError, TypeError, KeyError):
         link.close()
         return None
     if host.number not in missing:
-        host.close(f"nobody waits for a host {host.number} here; awaited: {', '.join(map(str, missing))}")
+        host.close(f"nobody waits for {host} here; awaited: {', '.join(map(str, missing))}")
         return None
     for name, value in flags.items():
         if theirs.get(name) != value:

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from octavo.cluster.agent import serve_host
 from octavo.cluster.mp_hosts import flags_of
+from octavo.cluster.replica_hosts import serve_replicas
 from octavo.config.engine import EngineConfig
-from octavo.config.fields import ConfigError
 from octavo.engine.build import begin_workers
 from octavo.engine.executor import ExecutorDead
 from octavo.host.network import NobodyThere
@@ -18,11 +18,12 @@ from octavo.host.network import NobodyThere
 def serve_headless(asked: EngineConfig) -> int:
     """Work for the first host until it ends; the exit code. Raises `ConfigError`."""
     parallel = asked.parallel
-    if parallel.node_rank == 0:
-        raise ConfigError("headless", True, "this is the first host, which has the engine and the API; leave it out, or give --node-rank")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     try:
+        if parallel.nnodes == 1:
+            serve_replicas(asked)
+            return 0
         address = (parallel.master_addr, parallel.master_port)
         serve_host(address, parallel.node_rank, flags_of(parallel), lambda task: begin_workers(asked, task, parallel.node_rank, 0))
     except (ExecutorDead, NobodyThere) as error:

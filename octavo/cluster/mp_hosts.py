@@ -13,7 +13,7 @@ from octavo.host.network import interface_of
 
 def flags_of(parallel: ParallelConfig) -> dict[str, Any]:
     """What must be the same on all hosts."""
-    names = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes")
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "enable_expert_parallel")
     return {"octavo": __version__, "python": platform.python_version_tuple()[1], **{name: getattr(parallel, name) for name in names}}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from octavo import env
 from octavo.cluster.coordinator import Seat
 from octavo.config.parallel import Replica
 from octavo.config.resolved import Resolved
 from octavo.engine.lockstep import Alone, LockStep, Others
+from octavo.host.network import interface_of
 from octavo.parallel.meeting import Layout, Meeting
 
 
@@ -36,6 +38,8 @@ class Ranks:
             return Ranks(host.meeting if host else Meeting("", 0, layout), 0, Alone(), host)
         layout = Layout(tensor, pipeline, settings.data_parallel_size, experts=True)
         host = Host.open(layout, replica.coordinator[0]) if replica.rank == 0 else None
-        seat = Seat(replica.coordinator, replica.rank, (host.meeting.host, host.meeting.port) if host else None)
+        brings = (host.meeting.host, host.meeting.port) if host else None
+        seat = Seat(replica.coordinator, replica.rank, settings.data_parallel_size, brings)
+        env.meet_over(interface_of(seat.own_address))
         address, port = seat.brought[0]
         return Ranks(Meeting(address, port, layout), replica.rank * tensor * pipeline, LockStep(seat), host)

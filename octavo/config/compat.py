@@ -32,8 +32,8 @@ def _refused(reason: str, *harmless: object, takes: Takes = "value", short: str 
     return Foreign(True, reason, harmless, takes, tuple(short.split()))
 
 
-_ONE_REPLICA = "this version runs one replica; start several servers behind a balancer instead"
-_ONE_RANK = "only several ranks exchange data; there is one"
+_FIXED = "the number of replicas is fixed at the start, and one that ends ends all; start anew with another --data-parallel-size"
+_WHOLE = "contexts are not cut over ranks; use 1"
 _NO_RECURRENT = "the models of this version have no recurrent layers"
 _TEXT_ONLY = "the models of this version read text only"
 _NO_ADAPTERS = "adapters are not loaded by this version; merge the adapter into the model's weights and serve that folder"
@@ -107,21 +107,14 @@ SCHEDULER = {
     "disable_chunked_mm_input": _noted(_TEXT_ONLY, takes="switch"),
     "scheduler_reserve_full_isl": _noted("admission follows one rule, proved free of deadlock", takes="switch"),
     "watermark": _noted("admission follows one rule, proved free of deadlock", "0", "0.0"),
-    "prefill_schedule_interval": _noted(_ONE_RANK, "1"),
+    "prefill_schedule_interval": _noted("prompts are looked at in every step", "1"),
     "disable_hybrid_kv_cache_manager": _noted("layers with a window keep only their window; the text is the same", takes="switch"),
     "scheduler_cls": _refused(_FOREIGN_CODE),
 }
 
 PARALLEL = {
-    "data_parallel_rank": _refused(_ONE_REPLICA, "0", short="-dpn"),
-    "data_parallel_start_rank": _refused(_ONE_REPLICA, "0", short="-dpr"),
-    "data_parallel_size_local": _refused(_ONE_REPLICA, "1", short="-dpl"),
-    "data_parallel_address": _noted(_ONE_REPLICA, short="-dpa"),
-    "data_parallel_rpc_port": _noted(_ONE_REPLICA, short="-dpp"),
-    "data_parallel_backend": _noted(_ONE_REPLICA, "mp", short="-dpb"),
-    "data_parallel_hybrid_lb": _refused(_ONE_REPLICA, takes="switch", short="-dph"),
-    "data_parallel_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpe"),
-    "data_parallel_multi_port_external_lb": _refused(_ONE_REPLICA, takes="switch", short="-dpm"),
+    "data_parallel_backend": _refused("engines are started host by host; use mp", "mp", short="-dpb"),
+    "data_parallel_multi_port_external_lb": _refused("use --data-parallel-rank for each", takes="switch", short="-dpm"),
     "expert_placement_strategy": _noted("neighbouring experts are placed together; the text is the same", "linear"),
     "enable_eplb": _noted("experts stay where they are placed; the text is the same", takes="switch"),
     "eplb_config": _noted("experts stay where they are placed; the text is the same"),
@@ -129,22 +122,22 @@ PARALLEL = {
     "ubatch_size": _noted("steps run whole", "0"),
     "dbo_decode_token_threshold": _noted("steps run whole"),
     "dbo_prefill_token_threshold": _noted("steps run whole"),
-    "decode_context_parallel_size": _refused("contexts are not cut over ranks; use 1", "1", short="-dcp"),
-    "prefill_context_parallel_size": _refused("contexts are not cut over ranks; use 1", "1", short="-pcp"),
-    "dcp_comm_backend": _noted(_ONE_RANK),
-    "dcp_kv_cache_interleave_size": _noted(_ONE_RANK),
-    "cp_kv_cache_interleave_size": _noted(_ONE_RANK),
+    "decode_context_parallel_size": _refused(_WHOLE, "1", short="-dcp"),
+    "prefill_context_parallel_size": _refused(_WHOLE, "1", short="-pcp"),
+    "dcp_comm_backend": _noted(_WHOLE),
+    "dcp_kv_cache_interleave_size": _noted(_WHOLE),
+    "cp_kv_cache_interleave_size": _noted(_WHOLE),
     "device_ids": _refused("name the devices in CUDA_VISIBLE_DEVICES", takes="list"),
-    "disable_custom_all_reduce": _noted(_ONE_RANK, takes="switch"),
-    "disable_nccl_for_dp_synchronization": _noted(_ONE_RANK, takes="switch"),
-    "dp_sync_interval": _noted(_ONE_RANK),
-    "max_parallel_loading_workers": _noted(_ONE_RANK),
-    "distributed_timeout_seconds": _noted(_ONE_RANK),
-    "cpu_distributed_timeout_seconds": _noted(_ONE_RANK),
+    "disable_custom_all_reduce": _noted("sums over ranks take the fastest way that works; the text is the same", takes="switch"),
+    "disable_nccl_for_dp_synchronization": _noted("replicas never agree by NCCL", takes="switch"),
+    "dp_sync_interval": _noted("replicas agree before each step"),
+    "max_parallel_loading_workers": _noted("each rank reads its own part"),
+    "distributed_timeout_seconds": _noted("a rank that is missing for 10 minutes ends all"),
+    "cpu_distributed_timeout_seconds": _noted("a rank that is missing for 10 minutes ends all"),
     "worker_cls": _refused(_FOREIGN_CODE, "auto"),
     "worker_extension_cls": _refused(_FOREIGN_CODE),
-    "enable_elastic_ep": _refused(_ONE_REPLICA, takes="switch"),
-    "enable_fault_tolerance": _refused(_ONE_REPLICA, takes="switch"),
+    "enable_elastic_ep": _refused(_FIXED, takes="switch"),
+    "enable_fault_tolerance": _refused(_FIXED, takes="switch"),
     "enable_ep_weight_filter": _noted("each rank keeps only the experts that it has, always", takes="switch"),
 }
 

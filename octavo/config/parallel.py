@@ -30,6 +30,20 @@ class ParallelConfig:
     tensor_parallel_size: Annotated[int, Flag("devices that share each layer", short=("-tp",))] = 1
     pipeline_parallel_size: Annotated[int, Flag("groups of devices that share the layers one after the other", short=("-pp",))] = 1
     data_parallel_size: Annotated[int, Flag("replicas of the engine", short=("-dp",))] = 1
+    data_parallel_size_local: Annotated[int | None, Flag("replicas on this host; default: all", short=("-dpl",))] = None
+    data_parallel_start_rank: Annotated[int | None, Flag("number of the first replica on this host; default: 0", short=("-dpr",))] = None
+    data_parallel_rank: Annotated[
+        int | None, Flag("number of the one replica that this server is, behind a balancer of yours", short=("-dpn",))
+    ] = None
+    data_parallel_address: Annotated[str, Flag("address of the host with the first replica", short=("-dpa",))] = "127.0.0.1"
+    data_parallel_rpc_port: Annotated[int, Flag("port there at which replicas of other hosts come", short=("-dpp",))] = 29550
+    data_parallel_hybrid_lb: Annotated[
+        bool,
+        Flag("an API on each host for its replicas, behind a balancer of yours; so it is with a start rank alone", short=("-dph",)),
+    ] = False
+    data_parallel_external_lb: Annotated[
+        bool, Flag("an API for each replica, behind a balancer of yours; so it is where --data-parallel-rank is given", short=("-dpe",))
+    ] = False
     enable_expert_parallel: Annotated[
         bool, Flag("lay whole experts over the devices of all replicas, in place of a part of each expert on every device", short=("-ep",))
     ] = False
@@ -61,6 +75,7 @@ class ParallelConfig:
         self._check_numa()
         self._check_hosts()
         self._check_ray()
+        self._check_replicas()
         if self.distributed_executor_backend == "uni" and self.world_size > 1:
             raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -87,6 +102,30 @@ class ParallelConfig:
             raise ConfigError("nnodes", self.nnodes, "each replica is on one host; use 1, and --data-parallel-size-local for several hosts")
         if self.node_rank and not self.headless:
             raise ConfigError("node_rank", self.node_rank, "the first host alone has the API; add --headless")
+
+    def _check_replicas(self) -> None:
+        size, local, rank = self.data_parallel_size, self.data_parallel_size_local, self.data_parallel_rank
+        at_least("data_parallel_rpc_port", self.data_parallel_rpc_port, 1)
+        at_least("data_parallel_size_local", local, 1)
+        for name in ("data_parallel_rank", "data_parallel_start_rank"):
+            at_least(name, getattr(self, name), 0)
+        if rank is not None and rank >= size:
+            raise ConfigError("data_parallel_rank", rank, f"--data-parallel-size is {size}; use 0 to {size - 1}")
+        if rank is not None and (self.data_parallel_hybrid_lb or self.headless or self.data_parallel_start_rank or (local or 1) > 1):
+            why = "it is one replica with an API of its own; for several, or none with an API, use --data-parallel-start-rank"
+            raise ConfigError("data_parallel_rank", rank, why)
+        if self.data_parallel_external_lb and rank is None:
+            raise ConfigError("data_parallel_external_lb", True, "it needs this replica's number; add --data-parallel-rank")
+        if self.data_parallel_hybrid_lb and (local is None or self.headless):
+            why = "each host has an API for its own replicas; give --data-parallel-size-local, without --headless"
+            raise ConfigError("data_parallel_hybrid_lb", True, why)
+        if self.replicas_here.stop > size:
+            first, last = self.replicas_here.start, self.replicas_here.stop - 1
+            why = f"replicas {first} to {last} would be here, and --data-parallel-size is {size}; use at most {size - first}"
+            raise ConfigError("data_parallel_size_local", local, why)
+        if self.headless and self.nnodes == 1 and self.replicas_here.start == 0:
+            why = "the first host has the API; leave it out here, or give this host's --node-rank or --data-parallel-start-rank"
+            raise ConfigError("headless", True, why)
 
     def _check_ray(self) -> None:
         if self.distributed_executor_backend == "ray" and self.lock_step:
@@ -124,4 +163,7 @@ class ParallelConfig:
     @property
     def replicas_here(self) -> range:
         """The numbers of the replicas on this host."""
-        return range(self.data_parallel_size)
+        if self.data_parallel_rank is not None:
+            return range(self.data_parallel_rank, self.data_parallel_rank + 1)
+        first = self.data_parallel_start_rank or 0
+        return range(first, first + (self.data_parallel_size_local or self.data_parallel_size - first))

@@ -112,8 +112,8 @@ def build_engine(
         timeline.replace_last(executor.told[0])
         layout = rank_layout(architecture, settings)
     else:
-        if settings.device == "cpu" and config.parallel.data_parallel_size > 1:
-            cpu_places(config.parallel.data_parallel_size)[replica.local].enter()
+        if settings.device == "cpu" and (num_here := len(config.parallel.replicas_here)) > 1:
+            cpu_places(num_here)[replica.local].enter()
         elif settings.device == "cpu" and not offline:  # this process is the engine's own; that of `LLM` is the user's
             own_place().enter()
         own = take(settings.device, first_device)

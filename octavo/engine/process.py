@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol
 
 from octavo.host.place import Place
 from octavo.logs import start_logging
@@ -41,6 +41,30 @@ class Word(NamedTuple):
         return self._replace(text=f"{whose}: {self.text}")
 
 
+class Process(Protocol):
+    """A started process, here or on another host (`octavo.cluster.replica_hosts`)."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def status_fd(self) -> int:
+        """Read end: JSON lines, then end of file when the process is gone."""
+        ...
+
+    def stop(self, why: str | None = None) -> None:
+        """End it, because of that, and do not wait for it."""
+        ...
+
+    def kill(self) -> None:
+        """End it."""
+        ...
+
+    def end(self) -> str:
+        """How it ended, once it has."""
+        ...
+
+
 @dataclass(frozen=True)
 class Child:
     """A started process, seen by its parent."""
@@ -48,9 +72,16 @@ class Child:
     process: subprocess.Popen[bytes]
     status_fd: int  # read end: JSON lines, then end of file when the child is gone
 
-    def kill(self) -> None:
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self, why: str | None = None) -> None:
         if self.process.poll() is None:
             self.process.kill()
+
+    def kill(self) -> None:
+        self.stop()
         self.process.wait()
 
     def end(self) -> str:

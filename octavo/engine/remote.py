@@ -19,7 +19,7 @@ from octavo.engine.channel import decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
 from octavo.engine.news import as_output, is_token
-from octavo.engine.process import ANYWHERE, Word, spawn, word_in
+from octavo.engine.process import ANYWHERE, Process, Word, spawn, word_in
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request, SequenceOutput
 
@@ -53,15 +53,16 @@ class RemoteEngine:
         on_stage: Callable[[Mapping[str, Any]], None] | None = None,
         place: Place = ANYWHERE,
         on_death: Callable[[], None] | None = None,
+        process: Process | None = None,
     ) -> None:
-        """With `on_death` it is the caller who says why all is lost, by `lose`."""
+        """With `on_death` it is the caller who says why all is lost, by `lose`. `process` has been started already, on another host."""
         self.last_word: Word | None = None  # once its process has ended
         self._on_death = on_death
         self.info: Mapping[str, Any] = {}
         self._on_stage = on_stage
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # of the socket; only this user can enter it
         address = f"ipc://{self._folder.name}/engine"
-        self._child = spawn("octavo.engine.server:run_engine", address, build, args, place=place)
+        self._child = process or spawn("octavo.engine.server:run_engine", address, build, args, place=place)
         self._dead: str | None = None
         self._gone = asyncio.Event()
         self._listeners: dict[str, Listener] = {}
@@ -72,7 +73,6 @@ class RemoteEngine:
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(option, 0)
-        self._socket.connect(address)
         self._looking = False
         self._socket_fd = int(self._socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._socket_fd, self._look)
@@ -104,7 +104,7 @@ class RemoteEngine:
 
     @property
     def pid(self) -> int:
-        return self._child.process.pid
+        return self._child.pid
 
     def add(self, request: Request, reader: Reader) -> None:
         self._check_alive()
@@ -227,6 +227,7 @@ class RemoteEngine:
                 message = json.loads(line)
                 if message["kind"] == "ready":
                     self.info = message["info"]
+                    self._socket.connect(message["address"])
                     self._ready.set_result(None)
                 elif message["kind"] == "error":
                     error = word_in(message)
@@ -244,8 +245,7 @@ class RemoteEngine:
 
     def lose(self, reason: str) -> None:
         """The engine has ended, or is ended now, and this is what its requests are told."""
-        if self.last_word is None:
-            self._child.process.kill()
+        self._child.stop(reason)
         self._dead = reason
         if not self._ready.done():
             self._ready.set_exception(EngineDead(reason))

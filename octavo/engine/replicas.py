@@ -10,26 +10,33 @@ from typing import Any
 
 from octavo.core.router import AFFINITY, Router, prefix_names
 from octavo.engine.client import EngineDead, EngineStats, Reader
-from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S, Child
+from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S, Child, Process, Word
 from octavo.engine.remote import RemoteEngine
 from octavo.engine.sleep import BUSY
 from octavo.host.place import Place
 from octavo.types import FinishReason, Request
 
+CAUSE_LOOKS = 6  # how often the one is waited for that the others only lost
 LOAD_EVERY_S = 0.05  # how often replicas are asked for their load while requests run
 
 
 class Replicas:
     """Starts its engines when made. One that ends ends all, and each request under way is told the first one's error."""
 
-    def __init__(self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None) -> None:
-        """`places` says where each engine's process runs; none: anywhere. `keep`: a process that they need, ended with them."""
+    def __init__(
+        self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
+        far: Sequence[Process] = (), first: int = 0,
+    ) -> None:  # fmt: skip
+        """`places` says where each engine's process runs; none: anywhere. `keep`: a process that they need, ended with them. `far`: further
+        engines, started on other hosts. `first`: the first one's number."""
+        self._first = first
         self._engines = [
             RemoteEngine(build, one, place=place, on_death=self._engine_died)
             for one, place in zip(args, places or [ANYWHERE] * len(args), strict=True)
         ]
+        self._engines += [RemoteEngine(build, (), on_death=self._engine_died, process=process) for process in far]
         self._keep = keep
-        self._router = Router(len(args), AFFINITY)
+        self._router = Router(len(self._engines), AFFINITY)
         self._closing = False
         self._dead: str | None = None
         self._dying: asyncio.Task[None] | None = None
@@ -38,10 +45,11 @@ class Replicas:
 
     @classmethod
     async def start(
-        cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None
-    ) -> Replicas:
+        cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
+        far: Sequence[Process] = (), first: int = 0,
+    ) -> Replicas:  # fmt: skip
         """An engine for each of `args`. Raises `EngineDead` with the first error of any."""
-        replicas = cls(build, args, places, keep)
+        replicas = cls(build, args, places, keep, far, first)
         try:
             await asyncio.gather(*(engine.ready() for engine in replicas._engines))
         except BaseException:
@@ -86,7 +94,7 @@ class Replicas:
     async def advice(self) -> list[dict[str, Any]]:
         """Of all engines, each with its number."""
         found = await asyncio.gather(*(engine.advice() for engine in self._engines))
-        return [{**finding, "engine": number} for number, findings in enumerate(found) for finding in findings]
+        return [{**finding, "engine": number} for number, findings in enumerate(found, self._first) for finding in findings]
 
     async def reset_prefix_cache(self) -> bool:
         return all(await asyncio.gather(*(engine.reset_prefix_cache() for engine in self._engines)))
@@ -128,8 +136,15 @@ class Replicas:
 
     async def _end_all(self) -> None:
         await asyncio.sleep(FIRST_WORD_GRACE_S)
-        words = [engine.last_word.of(f"engine {number}") for number, engine in enumerate(self._engines) if engine.last_word is not None]
+        looks = 0
+        while len(words := self._words()) < len(self._engines) and min(words).consequence and (looks := looks + 1) < CAUSE_LOOKS:
+            await asyncio.sleep(FIRST_WORD_GRACE_S)
         self._dead = min(words).text
         for engine in self._engines:
             engine.lose(self._dead)
         await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    def _words(self) -> list[Word]:
+        """Of those that have ended."""
+        engines = enumerate(self._engines, self._first)
+        return [engine.last_word.of(f"engine {number}") for number, engine in engines if engine.last_word is not None]

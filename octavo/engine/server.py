@@ -79,6 +79,7 @@ class EngineServer:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.bind(address)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)  # with the port, where any would do
         self._poller = zmq.Poller()
         self.outbox = WireOutbox(self._socket)
 
@@ -113,5 +114,5 @@ def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) 
     server = EngineServer(address)
     loop, info = function_at(build)(*args, server.outbox)
     gc.set_threshold(100_000, 20, 100)  # a full collection in the middle of a step is a pause for everybody
-    status.say("ready", info=info)
+    status.say("ready", info=info, address=server.address)
     server.run(loop)

@@ -20,7 +20,9 @@ FILE_TARGETS = {  # at one and a half times its target a file is a design questi
     "core/scheduler.py": 400,
 }
 READ_FIRST = ("core/", "engine/", "worker/")  # what a newcomer reads
-BESIDE = ("engine/sleep.py", "worker/sleep.py", "engine/starts.py", "worker/early.py")  # ... and may leave for later: no request comes by
+BESIDE = (  # ... and may leave for later: no request comes by
+    "engine/process.py", "engine/sleep.py", "engine/starts.py", "worker/early.py", "worker/sleep.py",
+)  # fmt: skip
 READ_FIRST_LINES = 4000
 FORBIDDEN_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util", "Mixin")
 FORBIDDEN_FILES = ("utils", "util", "helpers", "helper", "misc", "common", "manager")

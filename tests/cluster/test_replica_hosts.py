@@ -1,0 +1,170 @@
+"""Replicas on several hosts, each here a group of processes of its own, behind one API or behind one each: one text, and no hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.cluster import coordinator
+from octavo.cluster.coordinator import Seat, all_replicas, start_coordinator
+from octavo.config.fields import ConfigError
+from octavo.config.parallel import ParallelConfig
+from octavo.engine.client import EngineDead
+from octavo.engine.executor import ExecutorDead
+from tests.cluster.test_hosts import LIMIT_S, free_port
+from tests.parallel.test_lockstep import MOE
+from tests.parallel.test_lockstep import texts as texts_offline
+from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
+
+FLAGS = {
+    "skip_tokenizer_init": True, "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "kv_cache_memory_bytes": "1M",
+}  # fmt: skip
+PROMPTS = [list(range(3, 3 + length)) for length in (5, 11, 2, 30)]
+LENGTHS = (3, 12, 7, 20)
+
+
+async def texts(llm: AsyncLLM, which=range(4)) -> list[list[int]]:
+    async def one(i: int) -> list[int]:
+        params = SamplingParams(temperature=0, max_tokens=LENGTHS[i], ignore_eos=True, detokenize=False)
+        found: list[int] = []
+        async for output in llm.generate(PROMPTS[i], params, request_id=f"{time.monotonic()}-{i}"):
+            found = list(output.outputs[0].token_ids)
+        return found
+
+    return await asyncio.wait_for(asyncio.gather(*map(one, which)), 60)
+
+
+def of_one(model: str) -> list[list[int]]:
+    llm = LLM(model, **FLAGS)
+    found = texts_offline(llm, PROMPTS, LENGTHS)
+    llm.close()
+    return found
+
+
+def test_one_api_has_replicas_of_two_hosts_behind_it(make_pair, tmp_path):  # noqa: F811
+    make_pair("qwen3_moe", **MOE)
+    port = free_port()
+    words = f"serve --headless -dp 2 -dpr 1 -dpl 1 -ep --data-parallel-rpc-port {port} --max-model-len 64 --kv-cache-memory-bytes 1M"
+    command = [sys.executable, "-m", "octavo", *words.split(), "--max-num-seqs", "4", "--max-num-batched-tokens", "16", "--model"]
+    flags = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_rpc_port": port, "enable_expert_parallel": True}
+
+    async def run() -> None:
+        expected = of_one(str(tmp_path))
+        other = subprocess.Popen([*command, str(tmp_path), "--skip-tokenizer-init"], stderr=subprocess.PIPE, text=True)
+        assert other.stderr is not None
+        llm = await asyncio.wait_for(AsyncLLM.start(str(tmp_path), **FLAGS, **flags), 90)
+        try:
+            assert await texts(llm) == expected, "they end at different times"
+            assert await texts(llm, range(1)) == expected[:1], "one is idle"
+            assert [one.num_steps > 0 for one in await llm.engine.stats()] == [True, True], "both have worked"
+            (child, *_) = Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()
+            os.kill(int(child), signal.SIGKILL)
+            begin_s = time.monotonic()
+            with pytest.raises(EngineDead, match="engine 1: the engine process ended with signal 9 on host "):
+                await texts(llm)
+            assert time.monotonic() - begin_s < LIMIT_S
+            assert await asyncio.to_thread(other.wait, LIMIT_S) == 1
+            assert re.search("octavo serve: engine 1: the engine process ended with signal 9", other.stderr.read())
+        finally:
+            await llm.close()
+            other.kill()
+            other.wait()
+            other.stderr.close()
+
+    asyncio.run(run())
+
+
+def test_servers_of_their_own_step_together(make_pair, tmp_path):  # noqa: F811
+    make_pair("qwen3_moe", **MOE)
+    shared = {"data_parallel_size": 2, "data_parallel_rpc_port": free_port(), "enable_expert_parallel": True}
+    external = {**FLAGS, **shared, "data_parallel_rank": 1}
+    hybrid = {**FLAGS, **shared, "data_parallel_size_local": 1, "data_parallel_hybrid_lb": True}  # from 0 on
+
+    async def run() -> None:
+        expected = of_one(str(tmp_path))
+        starts = [AsyncLLM.start(str(tmp_path), **flags) for flags in (external, hybrid)]
+        second, first = await asyncio.wait_for(asyncio.gather(*starts), 90)
+        try:
+            assert await texts(first) == expected, "the other one is idle"
+            assert await asyncio.gather(texts(first), texts(second, range(2))) == [expected, expected[:2]]
+            os.kill(first.engine.pids[0], signal.SIGKILL)
+            with pytest.raises(EngineDead, match="engine 1: engine 0 has ended, and its experts with it"):
+                await texts(second)
+        finally:
+            await asyncio.gather(first.close(), second.close())
+
+    asyncio.run(run())
+
+
+def test_which_replicas_are_where():
+    def where(**flags: object) -> tuple[list[int], list[int]]:
+        here, there, child = all_replicas(ParallelConfig(**flags))  # pyright: ignore[reportArgumentType]
+        assert child is None, "those without experts need nobody between them"
+        return [one.rank for one in here], [one.rank for one in there]
+
+    assert where(data_parallel_size=3) == ([0, 1, 2], [])
+    assert where(data_parallel_size=4, data_parallel_size_local=2) == ([0, 1], [2, 3])
+    assert where(data_parallel_size=4, data_parallel_size_local=2, data_parallel_start_rank=2) == ([2, 3], [])
+    assert where(data_parallel_size=4, data_parallel_size_local=2, data_parallel_hybrid_lb=True) == ([0, 1], [])
+    assert where(data_parallel_size=4, data_parallel_rank=3) == ([3], [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        ({"data_parallel_rank": 4}, "--data-parallel-rank = 4 is not possible: --data-parallel-size is 4; use 0 to 3"),
+        ({"data_parallel_rank": 1, "data_parallel_size_local": 2}, "one replica with an API of its own"),
+        ({"data_parallel_external_lb": True}, "add --data-parallel-rank"),
+        ({"data_parallel_hybrid_lb": True}, "give --data-parallel-size-local"),
+        ({"data_parallel_size_local": 3, "data_parallel_start_rank": 2}, "replicas 2 to 4 would be here.*use at most 2"),
+        ({"headless": True}, "give this host's --node-rank or --data-parallel-start-rank"),
+        ({"distributed_executor_backend": "ray", "enable_expert_parallel": True}, "meet outside of Ray; use mp"),
+    ],
+)
+def test_places_that_do_not_fit_are_refused_with_what_works(flags, error):
+    with pytest.raises(ConfigError, match=error):
+        ParallelConfig(data_parallel_size=4, **flags)
+
+
+def test_an_address_that_is_taken_is_told_by_its_flags():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--data-parallel-rpc-port = {port} is not possible"):
+            start_coordinator(2, "127.0.0.1", port)
+
+
+def test_who_comes_wrongly_or_not_at_all_is_told(monkeypatch):
+    child, address = start_coordinator(2)
+    with pytest.raises(ExecutorDead, match=r"waits for engines \[0, 1\] of 2; this one came as engine 2 of 3"):
+        Seat(address, 2, 3, None)
+    child.kill()
+    monkeypatch.setattr(coordinator, "PATIENCE_S", 0.3)
+    with pytest.raises(ExecutorDead, match=r"does not answer within 0\.3 s"):
+        Seat(address, 0, 2, None)
+
+
+def test_one_that_leaves_before_all_have_come_is_told_to_those_who_wait():
+    child, address = start_coordinator(3)
+    with socket.create_connection(address) as leaving:
+        hello = b"[1, 3, null]"
+        leaving.sendall(len(hello).to_bytes(4, "big") + hello)
+
+        async def wait_for_all() -> None:
+            seat = asyncio.create_task(asyncio.to_thread(Seat, address, 0, 3, None))
+            await asyncio.sleep(0.3)
+            leaving.close()
+            await asyncio.wait_for(seat, LIMIT_S)
+
+        with pytest.raises(ExecutorDead, match="engine 1 has ended"):
+            asyncio.run(wait_for_all())
+    child.kill()
