@@ -38,6 +38,9 @@ COMMANDS = {
     "bench validate": Command(
         "Compare the simulator with this machine.", "bench validate [MODEL] [--duration S] [--output-json FILE] [flags]"
     ),
+    "bench knobs": Command(
+        "Move one flag at a time and show what each does.", "bench knobs [MODEL] [--output-html FILE] [flags]", quiet=True
+    ),
     "plan": Command("Say what fits on a device; no weights and no GPU are needed.", "plan [MODEL] [--device h200] [flags]"),
     "doctor": Command("Say what of this machine keeps a model from running well.", "doctor [-tp N] [flags]", None, quiet=True),
     "simulate": Command("Say how a load would be served; no weights and no GPU are needed.", "simulate [MODEL] [--device h200] [flags]"),
