@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import mul
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part 
 LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
 GRAPH_S = 400e-6  # of the host, to plan, launch and commit a step that is a recorded graph
 EAGER_LAYER_S = {"cuda": 600e-6, "cpu": 0.0}  # of the host, to launch a layer of any other step (measured beside an H200)
+WORKER_LAYER_S = {"cuda": 100e-6, "cpu": 0.0}  # of a worker in a process of its own, to do so, as far as the steps before do not hide it
 HOST_SEQUENCE_S, HOST_TOKEN_S = 2e-6, 20e-9  # of the host, for each sequence and each prompt token
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
 KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
@@ -130,7 +132,7 @@ class Roofline:
             sequence_s=SEQUENCE_S + 4 * arch.vocab * 3 / bandwidth,
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / link_bytes_s,
-            eager_s=0.0 if settings.executor_backend == "uni" else EAGER_LAYER_S[device.kind] * arch.num_layers,
+            eager_s=0.0 if settings.executor_backend == "uni" else WORKER_LAYER_S[device.kind] * arch.num_layers,
             graph_sequences=graph_sequences(settings),
             on_host=settings.device == "cpu" and settings.executor_backend == "uni",
             idle_s=max(0, layers - active) * weight_size / bandwidth,
@@ -204,7 +206,7 @@ class CostModel:
         return self.origin != NOT_MEASURED
 
     def device_s(self, shape: StepShape) -> float:
-        return sum([coefficient * term for coefficient, term in zip(self.coefficients, self.roofline.terms(shape))])
+        return sum(map(mul, self.coefficients, self.roofline.terms(shape)))
 
     def launch_s(self, shape: StepShape) -> float:
         if self.roofline.on_host:

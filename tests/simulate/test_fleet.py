@@ -9,7 +9,7 @@ import pytest
 from octavo.config.resolved import Resolved
 from octavo.core.plan import StepShape
 from octavo.core.router import Router
-from octavo.simulate.fleet import Fleet, simulate
+from octavo.simulate.fleet import EXACT_REPLICAS, Fleet, simulate
 from octavo.simulate.load import Kind, Synthetic, Trace
 from octavo.simulate.replica import Replica
 from octavo.simulate.result import summarize
@@ -114,6 +114,17 @@ def test_a_part_speaks_for_a_large_fleet(kind: str):
         assert part[name]["p50"] == pytest.approx(whole[name]["p50"], rel=0.1), name
         assert part[name]["p90"] == pytest.approx(whole[name]["p90"], rel=0.15), name
     assert 2 * part["output_tokens_per_s"] == pytest.approx(whole["output_tokens_per_s"], rel=0.05)
+
+
+def test_above_64_replicas_a_sample_of_64_says_what_all_would():
+    load = dict(kinds=(Kind(40, 10, 0.8), Kind(120, 4, 0.2)), duration_s=0.6, rate=128 * 20, burstiness=0.2)
+    whole, all_of_them = run(Synthetic(**load), num_replicas=128, exact=128)
+    sample, simulated = run(Synthetic(**load), num_replicas=128)
+    assert (all_of_them, simulated) == (128, EXACT_REPLICAS) == (128, 64)
+    for name in ("ttft_s", "itl_s", "e2e_s"):
+        for part in ("mean", "p50", "p90"):
+            assert sample[name][part] == pytest.approx(whole[name][part], rel=0.1), (name, part)
+    assert 2 * sample["output_tokens_per_s"] == pytest.approx(whole["output_tokens_per_s"], rel=0.05)
 
 
 def test_what_can_never_run_is_counted_as_refused():
