@@ -55,6 +55,9 @@ class ServerConfig:
     enable_force_include_usage: Annotated[bool, Flag("streams end with usage, asked for or not")] = False
     enable_request_id_headers: Annotated[bool, Flag("echo X-Request-Id in responses")] = False
     enable_log_requests: Annotated[bool, Flag("log a line a request: its id and parameters, never its text")] = False
+    otlp_traces_endpoint: Annotated[
+        str | None, Flag("URL of an OpenTelemetry collector (OTLP over HTTP, as a rule port 4318); each request is a span, without texts")
+    ] = None
     disable_log_stats: Annotated[bool, Flag("no regular line of statistics")] = False
     disable_uvicorn_access_log: Annotated[bool, Flag("no line a call from the HTTP server")] = True
     uvicorn_log_level: Annotated[Literal["critical", "error", "warning", "info", "debug", "trace"], Flag("what the HTTP server writes")] = (

@@ -29,6 +29,7 @@ from octavo.serve.openapi import description_routes
 from octavo.serve.profile import profile_routes
 from octavo.serve.routes import plain_routes
 from octavo.serve.sleep import sleep_routes
+from octavo.serve.traces import Parents
 
 MAX_BODY_BYTES = 8 << 20
 FORM_BYTES = 1 << 16  # around an uploaded file
@@ -58,6 +59,7 @@ def create_app(front: Front, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
         routes=[*routes, *description_routes(routes), *dashboard_routes(front)],
         middleware=[
             cors,
+            *([Middleware(Parents)] if config.otlp_traces_endpoint else []),
             Middleware(ErrorBoundary),
             Middleware(KeyCheck, accounts=front.accounts),
             Middleware(BodyLimit, max_bytes=max_body_bytes, of_path={"/v1/files": config.max_file_mb * 1_000_000 + FORM_BYTES}),

@@ -22,6 +22,7 @@ from octavo.serve.accounts import Account, Accounts
 from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.progress import Progress
 from octavo.serve.queue import Queue
+from octavo.serve.traces import traces_to
 from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -67,6 +68,7 @@ class Front:
         self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
         self.clock = clock
         self.progress = Progress(self.config.stall_timeout)
+        self.traces = traces_to(self.config.otlp_traces_endpoint, model.names[0])
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
         self.queue = Queue(self.config, clock)
@@ -166,7 +168,7 @@ class Front:
 class Counting:
     """Keeps the front's counts of one request."""
 
-    __slots__ = ("_front", "_last_s", "_place")
+    __slots__ = ("_front", "_last_s", "_place", "_span")
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -175,6 +177,7 @@ class Counting:
     def started(self, following: Following[Any]) -> None:
         front, request = self._front, following.state.request
         front.running[request.id] = following
+        self._span = front.traces.started(request)
         self._place = front.queue.joined(len(request.prompt_token_ids))
         front.account.started(len(request.prompt_token_ids))
         front.metrics.started(request.params.n, request.params.max_tokens)
@@ -204,6 +207,7 @@ class Counting:
             front.queue.left(self._place, read=answered)
             if answered:
                 front.metrics.prompt_read(len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
+        front.traces.ended(self._span, state, reason, front.clock() - state.metrics.arrival_time)
         front.metrics.ended(reason, state.metrics, front.clock(), len(state.request.prompt_token_ids), state.num_output_tokens)
 
     def _tell_cache_miss(self, state: State[Any]) -> None:
