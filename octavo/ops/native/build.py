@@ -37,6 +37,7 @@ class Variant:
     name: str
     needs: frozenset[str]
     flags: tuple[str, ...]
+    machine: str | None = "x86_64"  # as `uname -m` says it; None: any
 
 
 _V3 = frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")
@@ -44,11 +45,12 @@ _V4 = (
     _V3[0] | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     (*_V3[1], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"),
 )
-PLAIN = Variant("plain", frozenset(), ())
+PLAIN = Variant("plain", frozenset(), (), None)
 VARIANTS = (  # the best first
     Variant("avx512bf16", _V4[0] | {"avx512_bf16"}, (*_V4[1], "-mavx512bf16")),
     Variant("avx512", *_V4),
     Variant("avx2", *_V3),
+    Variant("dotprod", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",), "aarch64"),
     PLAIN,
 )
 
@@ -58,7 +60,7 @@ def machine_variants(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Variant
     have: set[str] = set()
     if cpuinfo.exists():
         lines = cpuinfo.read_text(errors="replace").splitlines()
-        have.update(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+        have.update(next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), ()))
     return {variant.name: variant for variant in VARIANTS if variant.needs <= have}
 
 
@@ -114,8 +116,9 @@ def compile_to(target: Path, variant: Variant, extra: tuple[str, ...] = ()) -> P
 def main() -> None:
     for old in SHIPPED.glob("*.so"):
         old.unlink()
-    for variant in VARIANTS if os.uname().machine == "x86_64" else (PLAIN,):
-        print(compile_to(SHIPPED / library_name(variant), variant))
+    for variant in VARIANTS:
+        if variant.machine in (None, os.uname().machine):
+            print(compile_to(SHIPPED / library_name(variant), variant))
 
 
 if __name__ == "__main__":

@@ -160,6 +160,27 @@ INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
     }
     return (vi)(packing == BITS8 ? sum : _mm256_madd_epi16(sum, ones));
 }
+#elif defined(__ARM_FEATURE_DOTPROD)
+typedef int8x16_t packed_vector;
+#define UNSIGNED_CODES 0
+
+INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
+    if (packing == BITS8)
+        return vreinterpretq_s8_u8(vld1q_u8(from + q * 64));
+    uint8x16_t both = vld1q_u8(from + q / 2 * 64);
+    return vreinterpretq_s8_u8(q % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15)));
+}
+
+INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
+    (void)packing;
+    int32x4_t even = vdupq_n_s32(0), odd = even;
+#pragma GCC unroll 4
+    for (int q = 0; q < 8; q += 2) {
+        even = vdotq_s32(even, codes[q], vreinterpretq_s8_s32(vdupq_n_s32(quad(x, q))));
+        odd = vdotq_s32(odd, codes[q + 1], vreinterpretq_s8_s32(vdupq_n_s32(quad(x, q + 1))));
+    }
+    return (vi)vaddq_s32(even, odd);
+}
 #else
 typedef struct {
     int8_t of[LANES * 4];

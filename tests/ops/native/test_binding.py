@@ -171,6 +171,11 @@ def test_the_processor_decides(tmp_path: Path, flags: str, best: str) -> None:
     assert list(build.machine_variants(tmp_path / "missing")) == ["plain"]
 
 
+def test_a_processor_of_another_machine_decides_likewise(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor	: 0\nFeatures\t: fp asimd evtstrm asimddp\n")
+    assert list(build.machine_variants(tmp_path / "cpuinfo")) == ["dotprod", "plain"]
+
+
 def test_an_unknown_variant_is_refused() -> None:
     with pytest.raises(ValueError, match=r"this machine runs .*plain"):
         Native(env.cache_root(), 1, variant="abacus")
