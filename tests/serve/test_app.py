@@ -206,3 +206,14 @@ def test_any_bytes_are_answered(content: bytes, path: str) -> None:
 def test_every_field_of_the_schemas_is_fuzzed() -> None:
     fields: set[Any] = {name for kind, _ in BODIES.values() for name in kind.__struct_fields__}
     assert {"prompt", "messages", "temperature", "chat_template_kwargs", "logit_bias", "tokens"} <= fields
+
+
+async def test_a_request_is_logged_only_where_asked_and_never_with_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="octavo.serve")
+    for asked in (False, True):
+        caplog.clear()
+        async with client(enable_log_requests=asked) as api:
+            await api.post("/v1/completions", {"prompt": "a secret", "max_tokens": 7, "request_id": "mine"})
+        assert ("cmpl-mine" in caplog.text and "max_tokens=7" in caplog.text) is asked
+        assert "secret" not in caplog.text
+        assert "Hello" not in caplog.text, "the answer is not told either"
