@@ -29,10 +29,10 @@ from octavo.engine.costs import LearnedCosts
 from octavo.engine.grammars import Grammars
 from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.remote import RemoteEngine
-from octavo.plan.steps import StepLog
 from octavo.grammar.library import Vocabulary
 from octavo.logs import start_logging
 from octavo.plan.cost import CostModel, Roofline
+from octavo.plan.steps import StepLog
 from octavo.serve.front import Front, ServedModel
 from octavo.serve.launch import bind, run_until_done
 from octavo.text.intake import Intake
@@ -162,7 +162,7 @@ def served_model(pace: Pace) -> ServedModel:
 def main(pace_json: str = "{}", config_json: str = "{}") -> int:
     start_logging()
     fields = json.loads(pace_json)
-    config = ServerConfig(port=0, disable_log_stats=True, **json.loads(config_json))
+    config = ServerConfig(**{"port": 0, "disable_log_stats": True, **json.loads(config_json)})
 
     async def start() -> Front:
         return Front(await RemoteEngine.start("bench.paced:build", (fields,)), served_model(Pace(**fields)), config)

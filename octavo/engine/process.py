@@ -160,7 +160,8 @@ def end_with(status: Status, error: BaseException) -> NoReturn:
     """Tell the parent, and end this process. An error with a true attribute `consequence` is not the first one."""
     text, consequence = str(error), getattr(error, "consequence", False)
     if not type(error).__module__.startswith("octavo."):  # ours say what is wrong and what works
-        traceback.print_exception(error)
+        with contextlib.suppress(OSError):  # a log that takes no more is no reason to keep the error from the parent
+            traceback.print_exception(error)
         text = f"{type(error).__name__}: {error}"
     status.say("error", error=text, consequence=consequence)
     os._exit(1)

@@ -86,31 +86,34 @@ class Running:
         label = asked if asked and asked.isascii() and asked.isprintable() else uuid.uuid4().hex
         label = f"{prefix}-{label[:MAX_LABEL_CHARACTERS]}"
         headers = {"X-Request-Id": label.removeprefix(f"{prefix}-")} if self._front.config.enable_request_id_headers else {}
-        async with cancelled_when_gone(receive):
+        async with cancelled_when_gone(receive) as leave:
             call = await self.endpoint.make(self._front.of(scope.get(ACCOUNT)), body, label)
             if getattr(body, "stream", None):
-                await send_events(send, call, headers, writer_of(scope))
+                await send_events(send, call, headers, writer_of(scope), leave)
             else:
                 await send_json(send, 200, await call.whole(), headers)
 
 
 @asynccontextmanager
-async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
-    """Cancels what runs inside as soon as the client disconnects."""
+async def cancelled_when_gone(receive: Receive) -> AsyncIterator[Callable[[], None]]:
+    """Cancels what runs inside as soon as the client disconnects, or when what this gives is called: it might as well have."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
 
-    async def watch() -> None:
+    def leave() -> None:
         nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
         gone = True
         task.cancel()
 
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        yield leave
     except asyncio.CancelledError:
         if not gone:
             raise
@@ -136,11 +139,11 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
 
 
 async def send_events(
-    send: Send, call: Answerable | Direct, headers: Mapping[str, str], direct: Callable[[bytes], bool] | None = None
+    send: Send, call: Answerable | Direct, headers: Mapping[str, str], direct: Callable[[bytes], bool] | None, leave: Callable[[], None]
 ) -> None:
     """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
     fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    writer = Writer(send, _start(200, {**fixed, **headers}), direct)
+    writer = Writer(send, _start(200, {**fixed, **headers}), direct, leave)
     try:
         if isinstance(call, Direct):
             await call.write_events(writer.write)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -29,6 +30,7 @@ REPORT_EVERY_S = 10.0
 DEATH_GRACE_S = 2.0  # how long the health routes tell of a dead engine before the server ends
 WRITE_OUT_S = 5.0  # for answers that are ready but not read yet
 BACKLOG = 2048
+MANY_FILES = 65_536
 
 
 class PortBusy(OSError):
@@ -211,8 +213,17 @@ async def _look(front: Front) -> None:
     await keep_looking(front.progress, front.engine, lambda: bool(front.running), front.clock, front.heard)
 
 
+def allow_many_files() -> None:
+    """Each client takes a descriptor, and the usual limit of 1,024 is a courtesy to programs of the past: raise it as far as one may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run_until_done(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]]) -> int:
     """`run` on the quickest event loop there is, stopped by signals."""
+    allow_many_files()
     try:
         import uvloop
 

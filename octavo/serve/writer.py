@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from starlette.types import Message, Send
+
+log = logging.getLogger("octavo.serve")
+MAX_KEPT_BYTES = 16 << 20  # for a client that does not read; the answer of one that does is not that far behind
 
 
 class Writer:
     """The body of one answer. The status line goes out with the first piece.
 
     `send` is an ASGI server's: it ends at once, unless the client reads too slowly. Then what comes is kept, and sent as one piece later.
-    `direct` is a cheaper way for all but the first piece; it says whether it could send.
+    `direct` is a cheaper way for all but the first piece; it says whether it could send. When more than `MAX_KEPT_BYTES` are kept, the
+    client is given up: they are dropped, and `leave` is called.
     """
 
-    __slots__ = ("_direct", "_first", "_kept", "_late", "_send", "started")
+    __slots__ = ("_direct", "_first", "_kept", "_kept_bytes", "_late", "_leave", "_send", "started")
 
-    def __init__(self, send: Send, first: Message, direct: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(
+        self, send: Send, first: Message, direct: Callable[[bytes], bool] | None = None, leave: Callable[[], None] = lambda: None
+    ) -> None:
         self.started = False
         self._direct = direct
         self._send = send
         self._first = first
+        self._leave = leave
         self._kept: list[bytes] = []
+        self._kept_bytes = 0
         self._late: asyncio.Task[None] | None = None  # sends what the client had no room for
 
     def write(self, data: bytes) -> None:
         if self._late is not None:
-            self._kept.append(data)
+            self._keep(data)
         elif not self.started:
             self.started = True
             self._attempt(self._both(data))
@@ -45,6 +54,15 @@ class Writer:
         await self.sent()
         await self._send({"type": "http.response.body", "body": b""})
 
+    def _keep(self, data: bytes) -> None:
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            log.warning("a client that does not read is given up; %d bytes of its answer were waiting", self._kept_bytes)
+            self._kept.clear()
+            self._kept_bytes = 0
+            self._leave()
+
     def _attempt(self, sending: Any) -> None:
         """Run the coroutine as far as it goes now; the rest of it becomes a task."""
         try:
@@ -60,7 +78,7 @@ class Writer:
     async def _go_on(self, rest: Rest) -> None:
         await rest
         while self._kept:
-            data, self._kept = b"".join(self._kept), []
+            data, self._kept, self._kept_bytes = b"".join(self._kept), [], 0
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._late = None
 
