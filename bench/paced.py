@@ -31,7 +31,7 @@ from octavo.engine.loop import EngineLoop, Outbox
 from octavo.engine.remote import RemoteEngine
 from octavo.grammar.library import Vocabulary
 from octavo.logs import start_logging
-from octavo.plan.cost import CostModel, Roofline
+from octavo.plan.cost import CostModel, Launch, Roofline
 from octavo.plan.steps import StepLog
 from octavo.serve.front import Front, ServedModel
 from octavo.serve.launch import bind, run_until_done
@@ -70,7 +70,7 @@ class Pace:
             ("weights_s", "sampled_products_s", "pair_s", "kv_token_s", "token_activations_s", "sequence_s", "collective_s"), 0.0
         )
         roofline = Roofline(step_s=self.step_s, token_products_s=self.token_s, windows=(), token_collective_s=0.0, **nothing)
-        return CostModel(roofline)
+        return CostModel(roofline, Launch(0.0, 0.0, 0.0, 0.0))
 
 
 class PacedStep:
