@@ -116,7 +116,8 @@ class Player:
             prompt = said + self._ids(arrival.tokens, len(said))
             params = SamplingParams(max_tokens=arrival.output_len, temperature=0.0, ignore_eos=True, detokenize=False)
             self._number += 1
-            request = Request(f"{self.name}-{self._number}", tuple(prompt), params, self.loop.clock())
+            name, told = f"{self.name}-{self._number}", {"priority": arrival.priority, "tenant": arrival.tenant}
+            request = Request(name, tuple(prompt), params, self.loop.clock(), **told)
             self._live[request.id] = Live(arrival, Served(arrival.at_s, len(prompt)), prompt)
             self.loop.handle([Add(request)])
 

@@ -83,7 +83,7 @@ class Fleet:
         if params is None:
             params = self._params[arrival.output_len] = SamplingParams(max_tokens=arrival.output_len, ignore_eos=True, detokenize=False)
         self._number += 1
-        request = Request(str(self._number), arrival.tokens, params, arrival.at_s)
+        request = Request(str(self._number), arrival.tokens, params, arrival.at_s, arrival.priority, tenant=arrival.tenant)
         try:
             self.replicas[number].receive(request, arrival.at_s)
         except InvalidRequest:

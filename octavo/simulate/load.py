@@ -28,6 +28,8 @@ class Arrival(NamedTuple):
     session: int = 0
     turn: int = 0
     prefix: object = None  # names a beginning that others share; for the router
+    priority: int = 0
+    tenant: str | None = None
 
 
 class Load(Protocol):
@@ -157,7 +159,8 @@ class Trace:
     @staticmethod
     def read(path: Path) -> Trace:
         """JSON lines: `arrival_s`, `prompt_tokens` (or `prompt_token_ids`), `output_tokens`; `session` says which prompts continue
-        each other, `prefix` which share their first `prefix_tokens` tokens. Raises `InvalidRequest` with the number of a bad line.
+        each other, `prefix` which share their first `prefix_tokens` tokens; also `priority` and `tenant`. Raises `InvalidRequest`
+        with the number of a bad line.
         """
         ids: dict[object, int] = {}
         found: list[Arrival] = []
@@ -192,7 +195,9 @@ def _arrival(entry: Mapping[str, Any], number: int, ids: dict[object, int]) -> A
     if at_s < 0 or output_len < 1:
         raise ValueError(f"arrival_s = {at_s}, output_tokens = {output_len}")
     name = ("prefix", prefix) if prefix is not None else ("session", entry["session"]) if entry.get("session") is not None else None
-    return Arrival(at_s, tuple(map(int, tokens)), output_len, own, 0, name)
+    tenant = entry.get("tenant")
+    told = (int(entry.get("priority", 0)), None if tenant is None else str(tenant))
+    return Arrival(at_s, tuple(map(int, tokens)), output_len, own, 0, name, *told)
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,18 @@ def test_above_64_replicas_a_sample_of_64_says_what_all_would():
         for part in ("mean", "p50", "p90"):
             assert sample[name][part] == pytest.approx(whole[name][part], rel=0.1), (name, part)
     assert 2 * sample["output_tokens_per_s"] == pytest.approx(whole["output_tokens_per_s"], rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+def test_a_trace_says_who_goes_first(policy: str, tmp_path: Path):
+    """Ten long requests of one tenant wait when a short one comes that is urgent, and of another tenant."""
+    lines: list[dict[str, object]] = [{"arrival_s": 0.0, "prompt_tokens": 60, "output_tokens": 40, "tenant": "a"}] * 10
+    lines.append({"arrival_s": 0.01, "prompt_tokens": 20, "output_tokens": 4, "tenant": "b", "priority": -9})
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    record, _ = simulate(Trace.read(path), replace(SETTINGS, max_num_seqs=1, scheduling_policy=policy), LAYOUT, times)
+    ended = [one.num_prompt for one in record.served]
+    assert ended.index(20) == (10 if policy == "fcfs" else 1), "the one that runs is not interrupted"
 
 
 def test_what_can_never_run_is_counted_as_refused():
