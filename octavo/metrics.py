@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from octavo.engine.client import EngineStats, together
+from octavo.expert_metrics import expert_families
 from octavo.histogram import Histogram, bound_text, cumulative, one_two_five
 from octavo.types import FinishReason, RequestMetrics
 
@@ -95,9 +96,8 @@ class FrontMetrics:
         self.request_params_max_tokens = Histogram(tokens)
         self.request_params_n = Histogram(CONTINUATIONS)
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
         self._registry.register(self)
 
     def started(self, n: int, max_tokens: int | None) -> None:
@@ -156,6 +156,7 @@ class FrontMetrics:
         for name, (help_text, kind) in KEY_COUNTS.items():
             yield self._by_label(f"api_key_{name}", help_text, "api_key", {key: counts[name] for key, counts in self.by_key.items()}, kind)
         yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)
+        yield from expert_families(self._namespace, LABELS, self._model_name, [stats.expert_tokens for stats in self.engines])
         for name, help_text, histogram in self._histograms():
             yield self._family(HistogramMetricFamily, name, help_text, histogram.buckets(), histogram.total)
         for name in self.engines[0].histograms:

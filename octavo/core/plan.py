@@ -92,4 +92,5 @@ class StepOutput:
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by slice index, one entry a token
     prompt_logprobs: dict[int, list[TokenLogprobs]] | None = None  # by slice index, for positions of this slice
     pooled: dict[int, bytes] | None = None  # by slice index: the vector of a whole prompt, float32 in little-endian order
+    expert_tokens: dict[int, list[int]] | None = None  # by layer: running totals of each expert, now and then
     failed: dict[int, str] | None = None  # by slice index: this sequence cannot go on (NaN logits ...), with the reason

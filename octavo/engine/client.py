@@ -30,6 +30,7 @@ class EngineStats:
     num_steps: int = 0
     steps_ended_at_s: float = 0.0  # engine's monotonic clock, when the last step ended
     now_s: float = 0.0  # the same clock at the reading
+    expert_tokens: Mapping[int, Mapping[int, int]] = field(default_factory=dict[int, Mapping[int, int]])  # by layer and expert
     counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further counts by name (evictions, failed steps ...)
     histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])  # (upper bound, count)
 

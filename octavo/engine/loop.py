@@ -24,10 +24,6 @@ from octavo.plan.steps import Launched, StepLog
 from octavo.types import FinishReason, InvalidRequest, Request, SequenceOutput
 
 log = logging.getLogger(__name__)
-PREEMPTED = (
-    "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
-    "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
-)
 
 
 class EngineLoop:
@@ -52,7 +48,7 @@ class EngineLoop:
         self.others = others or Alone()
         self.wakes = self.others.wakes
         self.stopping = False
-        self._warn_at = 1  # preemptions
+        self.expert_tokens: dict[int, dict[int, int]] = {}  # by layer and expert, as last told
         self.sleep = Sleep(self)
         self._questions: dict[str, Callable[..., Any]] = {
             **self.sleep.orders,
@@ -179,6 +175,8 @@ class EngineLoop:
             return
         now_s = self.clock()
         self.step_ended_at_s = now_s
+        if output.expert_tokens is not None:
+            self.expert_tokens = {layer: dict(enumerate(counts)) for layer, counts in output.expert_tokens.items()}
         if not plan.slices:
             return  # others' step
         shape = self.scheduler.flight[0].shape
@@ -187,14 +185,6 @@ class EngineLoop:
         self.step_tokens.add(shape.num_tokens)
         self.step_sequences.add(shape.num_sequences)
         self._tell(self.scheduler.commit(plan, output, now_s))
-        self._warn_of_preemptions()
-
-    def _warn_of_preemptions(self) -> None:
-        """Once for the first, and whenever there are twice as many."""
-        count = self.scheduler.num_preemptions
-        if count >= self._warn_at:
-            self._warn_at = 2 * count
-            log.warning(PREEMPTED, count, len(self.scheduler.running), len(self.scheduler.waiting))
 
     def _failed(self, plan: Plan, error: Exception) -> None:
         """A step raised: its sequences end with the reason, all others go on."""
@@ -214,6 +204,7 @@ class EngineLoop:
             **self.scheduler.stats(),
             "steps_ended_at_s": self.step_ended_at_s,
             "now_s": self.clock(),
+            "expert_tokens": self.expert_tokens,
             "sleep_level": self.sleep.level,
             **(self.costs.expected(self.scheduler.settings) if self.costs else {}),
             "histograms": {"iteration_tokens_total": self.step_tokens.by_bound(), "batch_size": self.step_sequences.by_bound()},

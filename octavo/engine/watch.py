@@ -18,6 +18,11 @@ STRETCH_S, NUM_STRETCHES = 10.0, 6
 COUNTED = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits")
 MISSES = "prefix_misses_"
 
+PREEMPTED = (
+    "%d times a sequence was preempted and is computed again, as the KV cache is full (now %d run, %d wait). More memory helps "
+    "(--gpu-memory-utilization, --kv-cache-memory-bytes; on CPU OCTAVO_CPU_KVCACHE_SPACE), or fewer at once (--max-num-seqs)"
+)
+
 
 class Watch:
     """Looks on after each step."""
@@ -30,6 +35,7 @@ class Watch:
         self._past: deque[tuple[float, dict[str, float], float]] = deque(maxlen=NUM_STRETCHES)  # (seconds, sums, most KV)
         self._before: Mapping[str, float] = {}
         self._told: tuple[str, ...] = ()
+        self._warn_at = 1  # preemptions
 
     def step(self, scheduler: Scheduler, shape: StepShape, seconds: float, now_s: float) -> None:
         """A step of this shape has ended, which took so long."""
@@ -50,6 +56,9 @@ class Watch:
         if now_s - self._begin_s >= STRETCH_S:
             self._close(scheduler, now_s)
             self._tell(scheduler)
+        if scheduler.num_preemptions >= self._warn_at:  # the first, and whenever there are twice as many
+            self._warn_at = 2 * scheduler.num_preemptions
+            log.warning(PREEMPTED, scheduler.num_preemptions, running, waiting)
 
     def window(self, scheduler: Scheduler, now_s: float) -> Window:
         """The last minute, or what there is of it."""

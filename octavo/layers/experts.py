@@ -14,6 +14,7 @@ from octavo.layers.layer import Layer, Weight, parameter
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import Mlp
 from octavo.layers.norm import RMSNorm
+from octavo.ops.count_experts import count_experts
 from octavo.ops.route import Routes
 from octavo.parallel.dispatch import first_experts
 from octavo.parallel.mesh import Group
@@ -50,6 +51,7 @@ class Router(Layer):
             self.bias = parameter((num,), dtype, env.device)
         if self.experts.correction:
             self.e_score_correction_bias = parameter((num,), torch.float32, env.device)
+        self.tokens = torch.zeros(num, dtype=torch.int64, device=env.device)  # that have gone to each expert, padding included
 
     def weights(self) -> list[Weight]:
         return [
@@ -62,7 +64,9 @@ class Router(Layer):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.ops.linear(x.float() if self.experts.wide_router else x, self.weight, self.bias)
-        return self.ops.route(logits, self.e_score_correction_bias, self.experts.choice)
+        chosen, weights = self.ops.route(logits, self.e_score_correction_bias, self.experts.choice)
+        count_experts(self.tokens, chosen)
+        return chosen, weights
 
 
 class GroupedLinear(Layer):

@@ -14,6 +14,7 @@ from octavo.context import ForwardContext
 from octavo.layers.attention import PagedAttention
 from octavo.layers.embedding import Embedding, TiedHead
 from octavo.layers.env import Env
+from octavo.layers.experts import Router
 from octavo.layers.latent import LatentAttention
 from octavo.layers.layer import Layer
 from octavo.layers.linear import Linear
@@ -66,6 +67,11 @@ class CausalLM(Layer):
     def attention_layers(self) -> list[PagedAttention | LatentAttention]:
         """This stage's layers that keep KV, in order."""
         return [module for module in self.modules() if isinstance(module, (PagedAttention, LatentAttention))]
+
+    @cached_property
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        """By layer of this stage that has experts: how many tokens have gone to each, [num_experts] int64."""
+        return {int(path.split(".")[2]): module.tokens for path, module in self.named_modules() if isinstance(module, Router)}
 
     def forward(self, ctx: ForwardContext) -> torch.Tensor:
         """The hidden state [T, hidden] of every token of the batch; after the last stage it is normed and ready for `logits`."""

@@ -23,6 +23,7 @@ from octavo.plan.memory import num_slots, plan_memory
 from octavo.plan.report import beside
 from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
+from octavo.sampling.expert_tokens import ExpertTokens
 from octavo.sampling.pooling import Pooling
 from octavo.sampling.prompt_scores import PromptScores
 from octavo.sampling.sampler import Recipe, Sampler
@@ -66,9 +67,10 @@ def build_runner(
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings), ops.note_step)
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)
     last = model.stage.last
+    readers = (PromptScores(architecture.vocab), Pooling(), ExpertTokens(model.expert_tokens)) if last else ()
     runner = Runner(
         staged(model, mesh.pp, settings, device), rows, batches, layers[0].backend, layout,
-        sampler if last else SampledElsewhere(sampler), (PromptScores(architecture.vocab), Pooling()) if last else (), NoGraphs(),
+        sampler if last else SampledElsewhere(sampler), readers, NoGraphs(),
     )  # fmt: skip
     with timed("compile kernels"):
         ahead()

@@ -41,7 +41,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "engine.inline": (*HANDS, "engine"),
     "engine": ("cluster.coordinator", "core", "config", "plan", "grammar", *BASE),
     "histogram": (),
-    "metrics": ("types", "engine.client", "histogram"),
+    "expert_metrics": (),
+    "metrics": ("types", "engine.client", "expert_metrics", "histogram"),
     "llm": ("engine", "cluster", "config", "plan", "text", "progress", "models.checkpoint", *BASE),
     "async_llm": ("engine", "cluster", "config", "text", "models.checkpoint", *BASE),
     "serve": (
@@ -56,7 +57,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "cli": ("llm", "serve", "bench", "tune", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
 }
-TORCH_FREE = ("types", "env", "host", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics")
+TORCH_FREE = (
+    "types", "env", "host", "registry", "config", "core", "plan", "simulate", "text", "grammar", "cli", "progress", "metrics",
+    "expert_metrics",
+)  # fmt: skip
 PURE = (
     "torch",
     "numpy",
