@@ -34,6 +34,17 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a batch is padded to: tokens, and places for slices; zeros: to nothing."""
+
+    num_tokens: int = 0
+    num_slices: int = 0
+
+
+UNPADDED = Room()
+
+
+@dataclass(frozen=True)
 class ForwardContext:
     """What a forward pass is given: the batch, and what attention has planned for it."""
 

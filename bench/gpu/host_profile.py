@@ -17,8 +17,8 @@ import torch
 from octavo import LLM
 from octavo.bench.offline import run_once, warm_up
 from octavo.bench.workloads import CASES, draw
+from octavo.capture.decode import DecodeGraphs
 from octavo.sampling.sampled import Fetching
-from octavo.worker.graphs import DecodeGraphs
 
 model, case, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
 llm = LLM(model, load_format="dummy", skip_tokenizer_init=True)

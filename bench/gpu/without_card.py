@@ -81,8 +81,8 @@ def _triton(note: Note) -> None:
 
 def _on_cpu(build_runner: Callable[..., Any]) -> Callable[..., Any]:
     """`build_runner` with its tensors on the CPU, and what it would do on a card: the first steps, and the captures."""
+    from octavo.capture.decode import DecodeGraphs
     from octavo.sampling.sampler import Recipe
-    from octavo.worker.graphs import DecodeGraphs
     from octavo.worker.warm import warm_up
 
     def record(step):

@@ -277,7 +277,7 @@ def list_tiles(batch: Batch, num_tokens: int, few: int, block_q: int) -> torch.T
     """Work for all layers whose tiles hold `block_q` tokens: [num_tiles, RECORD] int32."""
     from octavo.attention import triton_schedule
 
-    num_tiles = num_tokens // block_q + batch.num_slices + 1
+    num_tiles = num_tokens // block_q + min(batch.num_slices, num_tokens // (few + 1)) + 1  # besides full ones, one a slice of so many
     tiles = torch.empty((num_tiles, RECORD), dtype=torch.int32, device=batch.lengths.device)
     slices = _room(batch.num_slices + 1)
     items = max(min(WORK // slices, 64), 1)

@@ -132,5 +132,5 @@ def list_tiles(
     tl.store(record, tl.where(used, tl.minimum(count - skipped, BLOCK_Q), 0), mask=inside)
     tl.store(record + 1, start + skipped, mask=inside)
     tl.store(record + 2, tl.load(rows + owner, mask=owner < num_slices, other=0), mask=inside)
-    tl.store(record + 3, length - count + skipped, mask=inside)
+    tl.store(record + 3, tl.maximum(length - count + skipped, 0), mask=inside)  # before the beginning where a context is empty
     tl.store(record + 4, length, mask=inside)

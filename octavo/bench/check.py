@@ -64,7 +64,7 @@ def compare_with_reference(
     num_blocks = max(given[-1].blocks[-1] for given in sequences.values()) + 1
     kv_bytes = num_blocks * settings.block_size * kv_bytes_per_token(architecture, settings.kv_dtype)
     fast = replace(settings, kv_bytes=kv_bytes)
-    reference = replace(fast, optimization_level=0, graph_sizes=(), attention_backend="reference")
+    reference = replace(fast, optimization_level=0, graph_sizes=(), pass_sizes=(), attention_backend="reference")
     measured = _run(fast, architecture, checkpoint, sequences)
     expected = _run(reference, architecture, checkpoint, sequences)
     tolerance = max(TOLERANCE[settings.dtype], PACKED_TOLERANCE if settings.quantization != "none" else 0.0)

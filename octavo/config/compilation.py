@@ -23,7 +23,13 @@ class CompilationConfig:
         ),
     ] = 2
     enforce_eager: Annotated[bool, Flag("record no graphs, whatever the level")] = False
-    cudagraph_mode: Annotated[GraphMode | None, Flag("which steps are recorded as graphs; default by level")] = None
+    cudagraph_mode: Annotated[
+        GraphMode | None,
+        Flag(
+            "which steps are recorded as graphs: FULL_DECODE_ONLY whole decode steps, PIECEWISE the model's pass over any step, "
+            "the other two both; default by level"
+        ),
+    ] = None
     cudagraph_capture_sizes: Annotated[
         tuple[int, ...], Flag("batch sizes, in tokens, for which graphs are recorded; default by --max-num-seqs")
     ] = ()

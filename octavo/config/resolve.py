@@ -14,6 +14,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.expert_ranks import expert_ranks
 from octavo.config.fields import ConfigError
+from octavo.config.graphs import graph_mode, graph_sizes, pass_sizes
 from octavo.config.invariant import batch_invariant
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.plan import memory
@@ -25,8 +26,6 @@ DTYPE_NAMES = {"half": "float16", "float": "float32"}
 E4M3_SM = 89  # compute capability, times ten, from which GPUs convert fp8_e4m3
 PACKED_KINDS = ("Q4_0", "Q4_1", "Q8_0")  # of a .gguf file's blocks: those that products are made with as they are
 BLOCK_VALUES = 32  # that share a scale
-GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
-SHARED_GRAPH_LIMIT = 1024  # and where ranks share each layer: a rank whose launches are late keeps all others waiting
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,13 @@ def resolve(
         executor_backend=asked.parallel.distributed_executor_backend or ("uni" if asked.parallel.world_size == 1 else "mp"),
         logits_processors=asked.model.logits_processors,
         optimization_level=asked.compilation.optimization_level,
-        graph_mode=_graph_mode(asked, device, dispatch, reasons),
+        graph_mode=graph_mode(asked, device, dispatch, reasons),
         attention_backend=asked.compilation.attention_backend,
         batch_invariant=batch_invariant(asked, arch),
         profiler_dir=str(asked.compilation.profiler_config.get("torch_profiler_dir", "")),
         reasons=reasons,
     )
-    settings = replace(settings, graph_sizes=_graph_sizes(asked, settings))
+    settings = replace(settings, graph_sizes=graph_sizes(asked, settings), pass_sizes=pass_sizes(asked, settings))
     settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
     settings = _fit(asked, arch, settings, reasons)
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
@@ -287,41 +286,6 @@ def _kv_dtype(
         return "float16"
     reasons["kv_dtype"] = "that of the model" if given == "auto" else "as asked"
     return dtype if given == "auto" else given
-
-
-def _graph_mode(asked: EngineConfig, device: Device, dispatch: str, reasons: dict[str, str]) -> str:
-    compilation = asked.compilation
-    if dispatch == "alltoall":
-        reasons["graph_mode"] = "ranks wait to hear how many tokens they exchange, which graphs cannot capture"
-        return "NONE"
-    if asked.parallel.lock_step:
-        reasons["graph_mode"] = "replicas agree on the size of each step"
-        return "NONE"
-    if compilation.enforce_eager or compilation.optimization_level == 0:
-        reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"
-        return "NONE"
-    reasons["graph_mode"] = "as asked" if compilation.cudagraph_mode else f"-O{compilation.optimization_level}"
-    if device.kind == "cpu" and compilation.optimization_level > 1 and compilation.cudagraph_mode != "NONE":
-        reasons["graph_mode"] += ": decode steps are recorded as tapes when they first come"
-        return "FULL_DECODE_ONLY"
-    return compilation.cudagraph_mode or ("PIECEWISE" if compilation.optimization_level == 1 else "FULL_AND_PIECEWISE")
-
-
-def _graph_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
-    """Batch sizes, in tokens, to record: fine steps where batches are small, coarse ones above."""
-    if settings.graph_mode == "NONE":
-        return ()
-    if settings.device == "cpu":  # a tape is made in milliseconds, and padding would cost products time
-        return tuple(range(1, settings.max_num_seqs + 1))
-    given = asked.compilation.cudagraph_capture_sizes
-    if given:
-        return tuple(sorted({size for size in given if size <= settings.max_num_batched_tokens}))
-    limit = GRAPH_LIMIT if settings.tensor_parallel_size == 1 else SHARED_GRAPH_LIMIT
-    top = asked.compilation.max_cudagraph_capture_size or min(2 * settings.max_num_seqs, limit)
-    top = min(top, settings.max_num_batched_tokens)
-    # A quarter more sequences than there are is the most that padding adds: it costs products a little and attention nothing.
-    sizes = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), *range(512, top + 1, 128))
-    return tuple(size for size in sizes if size <= top)
 
 
 def _kv_bytes(asked: EngineConfig, arch: Architecture, device: Device, settings: Resolved, reasons: dict[str, str]) -> int:

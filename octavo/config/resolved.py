@@ -56,6 +56,7 @@ class Resolved:
     optimization_level: int = 2
     graph_mode: str = "NONE"  # which steps are recorded as graphs
     graph_sizes: tuple[int, ...] = ()  # batch sizes, in tokens, that are recorded
+    pass_sizes: tuple[int, ...] = ()  # ... of steps that are not all decodes
     attention_backend: str = "auto"
     batch_invariant: bool = False  # a token's logits depend on its own context alone, whatever else is in the batch
     profiler_dir: str = ""  # where profiles of steps go; empty: none are taken

@@ -21,6 +21,7 @@ from octavo.plan.kv import kv_specs, rank_layout
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
 GRAPH_BYTES = 8 * MIB  # a captured graph
+MOST_PASSES = 24  # captured passes over steps that are not all decodes
 ROW_BYTES = 76  # counters and sampling state of a sequence
 NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary
 TOKEN_BYTES = 64  # of a step's batch: token, position, slot, owner
@@ -192,12 +193,14 @@ def costs(arch: Architecture, settings: Resolved) -> Costs:
     sampling_bytes = seqs * arch.vocab * 4 * LOGITS_COPIES + step_bytes * arch.hidden  # every rank sees the logits of all ranks
     tables = sum(group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in kv_layout(arch, settings, 0).groups)
     on_gpu = settings.device == "cuda"
+    num_graphs = len(settings.graph_sizes) + (MOST_PASSES if settings.pass_sizes else 0)
+    inside = max(settings.pass_sizes, default=0) * size * widest(cut)  # graphs keep what a pass needs between its operations
     return Costs(
         weight_bytes=_stored(held, settings.dtype, settings.packed),
         activation_bytes=activation_bytes,
         logits_bytes=max(0, sampling_bytes - activation_bytes),
         row_bytes=(seqs + 1) * (4 * tables + ROW_BYTES) + (num_slots(settings) + 1) * SLOT_BYTES * arch.vocab,
-        graph_bytes=len(settings.graph_sizes) * GRAPH_BYTES if on_gpu else 0,
+        graph_bytes=num_graphs * GRAPH_BYTES + inside if on_gpu else 0,
         reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
     )
 

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from octavo.config.resolved import Resolved
-from octavo.context import Batch
+from octavo.context import UNPADDED, Batch, Room
 from octavo.core.plan import Plan, Slice
 from octavo.ops.select import REFERENCES, Ops
 from octavo.worker.rows import Rows
 
 FED_BY_ROW = -1  # in place of a token's value: the row holds it
 WIDER = 128  # rows, between sizes that are not captured
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Of a batch, see `Batch`."""
+
+    max_count: int
+    max_length: int
+    fresh: tuple[int, ...] = ()
+    max_old_count: int = 0
 
 
 class BatchBuilder:
@@ -48,25 +59,17 @@ class BatchBuilder:
         self._sizes = padded_sizes(settings)
         self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
-    def build(self, plan: Plan, rows: Rows) -> Batch:
-        """The batch of `plan`; the plan's news must have been applied to the rows."""
+    def build(self, plan: Plan, rows: Rows, room: Room = UNPADDED) -> Batch:
+        """The batch of `plan`; the plan's news must have been applied to the rows.
+
+        In a room all that the host says of the batch follows from the room's sizes: a graph captured there serves every batch in it.
+        """
         slices = plan.slices
         num_slices = len(slices)
-        for admission in plan.admitted:
-            self._bounds[admission.row] = admission.computed
-        max_length = max_count = max_old_count = 0
-        fresh: list[int] = []
-        for piece in slices:
-            bound = self._bounds[piece.row] = self._bounds[piece.row] + piece.count
-            max_length, max_count = max(max_length, bound), max(max_count, piece.count)
-            if bound == piece.count:
-                fresh.append(piece.count)
-            else:
-                max_old_count = max(max_old_count, piece.count, *fresh)
-                fresh.clear()
-
-        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding, plan.num_tokens_all)
-        num_tokens = owner.numel()
+        bounds = self._follow(plan)
+        at_least = max(plan.num_tokens_all, room.num_tokens)
+        owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding, at_least, room.num_slices)
+        num_tokens, num_places = owner.numel(), row.numel() - 1
         num_real = sum(piece.count for piece in slices)
         token_rows = row[owner]  # [T]
         offset = self._offsets[:num_tokens] - starts[owner]  # [T] within its slice
@@ -85,10 +88,13 @@ class BatchBuilder:
             slots[group] = torch.where(used, block * block_tokens + positions % block_tokens, -1)
         if num_real < num_tokens:
             slots[:, num_real:].fill_(-1)
-        batch_starts, batch_rows = self._starts[: num_slices + 1], self._rows[:num_slices]
+        batch_starts, batch_rows = self._starts[: num_places + 1], self._rows[:num_places]
         batch_starts.copy_(starts)
-        batch_rows.copy_(row[:num_slices])
-        lengths = torch.add(rows.computed[row[:num_slices]], batch_starts.diff(), out=self._lengths[:num_slices])
+        batch_rows.copy_(row[:num_places])
+        lengths = torch.add(rows.computed[row[:num_places]], batch_starts.diff(), out=self._lengths[:num_places])
+        lengths[num_slices:].zero_()
+        if room != UNPADDED:
+            num_real, num_slices, bounds = num_tokens, num_places, _Bounds(num_tokens, self._max_length)
         return Batch(
             tokens=tokens,
             positions=positions,
@@ -100,11 +106,27 @@ class BatchBuilder:
             sample_rows=sample_rows,
             num_tokens=num_real,
             num_slices=num_slices,
-            max_count=max_count,
-            max_length=max_length,
-            fresh=tuple(fresh),
-            max_old_count=max_old_count,
+            max_count=bounds.max_count,
+            max_length=bounds.max_length,
+            fresh=bounds.fresh,
+            max_old_count=bounds.max_old_count,
         )
+
+    def _follow(self, plan: Plan) -> _Bounds:
+        """What the host can say of the plan's slices, its own counts added up."""
+        for admission in plan.admitted:
+            self._bounds[admission.row] = admission.computed
+        max_length = max_count = max_old_count = 0
+        fresh: list[int] = []
+        for piece in plan.slices:
+            bound = self._bounds[piece.row] = self._bounds[piece.row] + piece.count
+            max_length, max_count = max(max_length, bound), max(max_count, piece.count)
+            if bound == piece.count:
+                fresh.append(piece.count)
+            else:
+                max_old_count = max(max_old_count, piece.count, *fresh)
+                fresh.clear()
+        return _Bounds(max_count, max_length, tuple(fresh), max_old_count)
 
     def decode(self, row_ids: torch.Tensor, rows: Rows) -> Batch:
         """One token for each of the rows [S] int64, by operations on the device alone; the padding row gets nothing to do."""
@@ -132,18 +154,20 @@ class BatchBuilder:
             max_length=self._max_length,
         )
 
-    def _stage(self, slices: Sequence[Slice], padding_row: int, at_least: int) -> Sequence[torch.Tensor]:
+    def _stage(self, slices: Sequence[Slice], padding_row: int, at_least: int, places: int) -> Sequence[torch.Tensor]:
         """Bring what the host knows to the device: owner and fed token [T], row [S + 1], start [S + 1], sampled position [N] and row.
 
-        Padding tokens belong to one more slice, of the padding row.
+        There are `at_least` tokens unless that is 0, and `places` for slices. Padding tokens belong to the last slice, of the padding row.
         """
         num_slices = len(slices)
         counts = np.fromiter((piece.count for piece in slices), np.int64, num_slices)
-        row = np.fromiter((*(piece.row for piece in slices), padding_row), np.int64, num_slices + 1)
+        row = np.full(max(num_slices, places) + 1, padding_row, np.int64)
+        row[:num_slices] = [piece.row for piece in slices]
         samples = np.fromiter((piece.sample for piece in slices), np.bool_, num_slices)
-        starts = np.concatenate(([0], np.cumsum(counts)))
-        num_real = int(starts[-1])
-        num_tokens = max(self._padded(num_real), at_least)
+        num_real = int(counts.sum())
+        starts = np.full(len(row), num_real, np.int64)
+        starts[0], starts[1 : num_slices + 1] = 0, np.cumsum(counts)
+        num_tokens = at_least or self._padded(num_real)
         owner = np.full(num_tokens, num_slices, np.int64)
         owner[:num_real] = np.repeat(np.arange(num_slices), counts)
         fed = np.full(num_tokens, FED_BY_ROW, np.int64)
@@ -151,9 +175,9 @@ class BatchBuilder:
         for piece, start in zip(slices, starts):
             if piece.tokens:
                 fed[start : start + len(piece.tokens)] = piece.tokens
-        sampled_rows = row[:-1][samples]
+        sampled_rows = row[:num_slices][samples]
         sample_at = np.zeros(self._padded(len(sampled_rows)), np.int64)
-        sample_at[: len(sampled_rows)] = starts[1:][samples] - 1
+        sample_at[: len(sampled_rows)] = starts[1 : num_slices + 1][samples] - 1
         parts = (owner, fed, row, starts, sample_at, sampled_rows)
         num_words = sum(len(part) for part in parts)
         host = self._hosts[self._next_host]

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from octavo.capture.decode import DecodeGraphs
+from octavo.capture.passes import PassGraphs, slice_sizes
+from octavo.capture.record import CudaRecorder, Record
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.limits import needs_vocabulary_slot
@@ -19,18 +22,18 @@ from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.stages import Model, StagedModel
 from octavo.plan.kv import rank_layout
-from octavo.plan.memory import num_slots, plan_memory
+from octavo.plan.memory import MOST_PASSES, num_slots, plan_memory
 from octavo.plan.report import beside
 from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.expert_tokens import ExpertTokens
 from octavo.sampling.pooling import Pooling
 from octavo.sampling.prompt_scores import PromptScores
+from octavo.sampling.sampled import Sampled
 from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Place, Stage, load_stage
 from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
-from octavo.worker.graphs import CudaRecorder, DecodeGraphs, NoGraphs
 from octavo.worker.memory import allocate, bind, held
 from octavo.worker.profile import Profiler
 from octavo.worker.rows import Rows
@@ -70,16 +73,16 @@ def build_runner(
     readers = (PromptScores(architecture.vocab), Pooling(), ExpertTokens(model.expert_tokens)) if last else ()
     runner = Runner(
         staged(model, mesh.pp, settings, device), rows, batches, layers[0].backend, layout,
-        sampler if last else SampledElsewhere(sampler), readers, NoGraphs(),
+        sampler if last else SampledElsewhere(sampler), readers,
     )  # fmt: skip
     with timed("compile kernels"):
         ahead()
     if device.type == "cuda" and settings.optimization_level > 0:  # at -O0 what comes first is slower, and the start quicker
         with timed("warm up"):
             warm_up(runner, settings)
-    runner.graphs = graphs_of(runner, settings)
-    if device.type == "cuda":
-        with timed("capture graphs"):
+    with timed("capture graphs"):
+        record_steps(runner, settings, ops.record)
+        if device.type == "cuda":  # a tape is made in milliseconds, when it is needed
             runner.graphs.capture([Recipe(())])
     bed = Bed(
         runner,
@@ -87,7 +90,7 @@ def build_runner(
         load=lambda: load_model(settings, architecture, reopen() if reopen else checkpoint, mesh, lambda name: nullcontext()),
         stage=lambda model: staged(model, mesh.pp, settings, device),
         give_kv=lambda model: bind(model.attention_layers, here, allocate(here, device)),
-        new_graphs=lambda: graphs_of(runner, settings),
+        record=lambda: record_steps(runner, settings, ops.record),
     )
     if mesh.tp.rank == 0:
         there = held(model, here, rows.num_bytes, device)
@@ -118,17 +121,19 @@ def load_model(
     return model
 
 
-def graphs_of(runner: Runner, settings: Resolved) -> NoGraphs | DecodeGraphs:
-    """What records decode steps here; nothing is recorded yet."""
-    device = runner.rows.device
-    sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
-    alone = settings.tensor_parallel_size == settings.pipeline_parallel_size == 1
-    tape = choose_ops(device.type, settings.optimization_level, settings.batch_invariant).record
-    if sizes and tape is not None and alone:
-        return DecodeGraphs(runner.decode, sizes, runner.rows.padding, device, tape)
-    if sizes and device.type == "cuda":
-        return DecodeGraphs(runner.decode, sizes, runner.rows.padding, device, CudaRecorder(device))
-    return NoGraphs()
+def record_steps(runner: Runner, settings: Resolved, tape: Record[Sampled] | None) -> None:
+    """Let the runner repeat what it records from now on: whole decode steps, and on a GPU the model's pass over any others."""
+    sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs] if settings.graph_mode != "PIECEWISE" else []
+    device, padding_row = runner.rows.device, runner.rows.padding
+    if device.type != "cuda":
+        if sizes and tape is not None and settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
+            runner.graphs = DecodeGraphs(runner.decode, sizes, padding_row, device, tape)
+        return
+    record = CudaRecorder(device)
+    if settings.pass_sizes:
+        runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
+    if sizes:
+        runner.graphs = DecodeGraphs(lambda row_ids, recipe: runner.decode(row_ids, recipe).pack(), sizes, padding_row, device, record)
 
 
 def staged(model: CausalLM, group: Group, settings: Resolved, device: torch.device) -> Model:

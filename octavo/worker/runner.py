@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from octavo.attention.backend import AttentionBackend
-from octavo.context import Batch, ForwardContext
+from octavo.context import UNPADDED, Batch, ForwardContext, Room
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan
 from octavo.sampling.elsewhere import SampledElsewhere
@@ -35,9 +35,38 @@ class Model(Protocol):
 
 
 class Graphs(Protocol):
-    """Steps that were captured before."""
+    """Whole steps that were captured before (octavo/capture/decode.py)."""
+
+    def capture(self, recipes: Sequence[Recipe]) -> None: ...
 
     def step(self, plan: Plan, recipe: Recipe) -> Sampled | None: ...
+
+
+class Passes(Protocol):
+    """How the model runs over a batch, and what the batch is padded to for that (octavo/capture/passes.py)."""
+
+    def room(self, num_tokens: int, num_slices: int) -> Room: ...
+
+    def run(self, batch: Batch, room: Room) -> torch.Tensor: ...  # -> hidden [T, hidden]
+
+
+class OpByOp:
+    """Nothing was captured."""
+
+    def __init__(self, run: Callable[[Batch], torch.Tensor]) -> None:
+        self._run = run
+
+    def capture(self, recipes: Sequence[Recipe]) -> None:
+        pass
+
+    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
+        return None
+
+    def room(self, num_tokens: int, num_slices: int) -> Room:
+        return UNPADDED
+
+    def run(self, batch: Batch, room: Room) -> torch.Tensor:
+        return self._run(batch)
 
 
 class Runner:
@@ -52,13 +81,19 @@ class Runner:
         layout: KVLayout,
         sampler: Sampler | SampledElsewhere,
         readers: Sequence[Reader],
-        graphs: Graphs,
     ) -> None:
         self.model, self.rows, self.batches = model, rows, batches
         self.attention, self.layout = attention, layout
-        self.sampler, self.readers, self.graphs = sampler, readers, graphs
+        self.sampler, self.readers = sampler, readers
+        self.forget_captured()
         self.orders: dict[str, Callable[..., Any]] = {}  # what else can be asked of this worker, between steps; they know the runner
         self._forwarded: tuple[Batch, torch.Tensor] | None = None  # of a plan whose second half has not come yet
+
+    def forget_captured(self) -> None:
+        """From now on every step runs operation by operation."""
+        op_by_op = OpByOp(self.run)
+        self.graphs: Graphs = op_by_op
+        self.passes: Passes = op_by_op
 
     @torch.inference_mode()
     def step(self, plan: Plan) -> Fetching:
@@ -99,8 +134,7 @@ class Runner:
     def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
         """One token for each of these rows [S], by operations on the device alone: what a graph captures."""
         batch = self.batches.decode(row_ids, self.rows)
-        hidden = self.model(self._context(batch))  # [S, hidden]
-        return self._sampled(batch, hidden, recipe)
+        return self._sampled(batch, self.run(batch), recipe)
 
     def _sampled(self, batch: Batch, hidden: torch.Tensor, recipe: Recipe, masks: Masks | None = None) -> Sampled:
         """Sample from the hidden state of the sampled positions, which may be padded, and let the rows note it."""
@@ -120,12 +154,14 @@ class Runner:
         self._forwarded = None
 
     def _forward(self, plan: Plan) -> None:
-        batch = self.batches.build(plan, self.rows)
-        self._forwarded = batch, self.model(self._context(batch))
+        room = self.passes.room(plan.num_tokens, len(plan.slices))
+        batch = self.batches.build(plan, self.rows, room)
+        self._forwarded = batch, self.passes.run(batch, room)
 
-    def _context(self, batch: Batch) -> ForwardContext:
+    def run(self, batch: Batch) -> torch.Tensor:
+        """The model's pass over a batch, by operations on the device alone: hidden [T, hidden]."""
         plans = (
             self.attention.plan(batch, number, self.rows.block_tables[number], group.block_tokens)
             for number, group in enumerate(self.layout.groups)
         )
-        return ForwardContext(batch, tuple(plans))
+        return self.model(ForwardContext(batch, tuple(plans)))

@@ -17,8 +17,7 @@ import torch
 
 from octavo.models.base import CausalLM
 from octavo.models.tensors import trim_heap
-from octavo.worker.graphs import NoGraphs
-from octavo.worker.runner import Graphs, Model, Runner
+from octavo.worker.runner import Model, Runner
 
 log = logging.getLogger(__name__)
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
@@ -34,21 +33,22 @@ class Bed:
         load: Callable[[], CausalLM],
         stage: Callable[[CausalLM], Model],
         give_kv: Callable[[CausalLM], None],
-        new_graphs: Callable[[], Graphs],
+        record: Callable[[], None],
     ) -> None:
-        """`load` reads the model anew; `stage` makes of it what the runner calls; `give_kv` gives it fresh KV memory."""
+        """`load` reads the model anew; `stage` makes of it what the runner calls; `give_kv` gives it fresh KV memory; `record` lets the
+        runner record steps again."""
         self._device = runner.rows.device
         self.apart = self._device.type != "cpu"  # the host's memory is another than the device's
         self._runner = runner
         self._model: CausalLM | None = model
-        self._load, self._stage, self._give_kv, self._new_graphs = load, stage, give_kv, new_graphs
+        self._load, self._stage, self._give_kv, self._record = load, stage, give_kv, record
         self._gone: set[str] = set()  # of WEIGHTS and KV_CACHE
         self._kept: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []  # of weights, on the device and on the host
 
     def sleep(self, level: int) -> None:
         """Give KV memory and graphs back, and the weights: at level 1 to the host, where a CPU has them anyway; at level 2 for good."""
         before = _used_bytes(self._device)
-        self._runner.graphs = NoGraphs()
+        self._runner.forget_captured()
         if self._model is not None:
             for layer in self._model.attention_layers:
                 layer.kv, layer.kv_scales = layer.kv.new_empty(0), None
@@ -68,7 +68,7 @@ class Bed:
         if KV_CACHE in parts and KV_CACHE in self._gone:
             assert self._model is not None, "weights wake first"
             self._give_kv(self._model)
-            self._runner.graphs = self._new_graphs()
+            self._record()
             self._gone.discard(KV_CACHE)
 
     def _put_away(self, model: CausalLM) -> None:

@@ -7,7 +7,7 @@ from tests.style.source import Source, sources
 BASE = ("types", "env", "miss", "logs", "host")
 TENSORS = (*BASE, "context", "registry", "core", "config", "ops")
 NETWORK = (*TENSORS, "parallel", "quant", "attention", "layers")
-HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", "worker")
+HANDS = (*NETWORK, "grammar", "models", "sampling", "drafting", "text", "plan", "capture", "worker")
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
@@ -20,6 +20,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "context": (),
     "progress": (),
     "config.resolve": ("config", "plan", *BASE),  # it decides with plan's arithmetic, so it stands above plan
+    "config.graphs": ("config", "plan.devices", *BASE),
     "config": BASE,
     "core": ("types", "config"),
     "plan": ("core", "config", *BASE),
@@ -33,6 +34,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "models": (*NETWORK, "text", "plan"),  # a checkpoint brings its tokeniser
     "sampling": ("ops", "context", "core", "config", *BASE),
     "drafting": (*NETWORK, "models", "sampling"),
+    "capture": ("context", "core", "ops", "sampling"),
     "worker": HANDS,
     "cluster.headless": ("cluster", "engine.build", "engine", "config", *BASE),
     "cluster.ranks": ("cluster", "engine", "config", "parallel", *BASE),

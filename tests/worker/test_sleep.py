@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
+from octavo.capture.decode import DecodeGraphs
 from octavo.types import InvalidRequest
-from octavo.worker.graphs import DecodeGraphs
 from octavo.worker.sleep import _used_bytes
 
 PROMPTS = ["The capital of France is", "def f(x):\n    return"]

@@ -1,7 +1,7 @@
 """Decode steps replayed from tapes give what they give op by op."""
 
 from octavo import LLM, SamplingParams
-from octavo.worker.graphs import DecodeGraphs
+from octavo.capture.decode import DecodeGraphs
 
 
 def answers(**flags):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.capture.record import Record, Replay
 from octavo.core.plan import Plan, Slice
 from octavo.ops.native.record import NotHeld
 from octavo.sampling.sampled import Sampled
@@ -24,10 +25,6 @@ log = logging.getLogger(__name__)
 DecodeStep = Callable[[torch.Tensor, Recipe], Sampled]  # row numbers [S] int64 -> what the step sampled
 
 
-Replay = Callable[[], None]
-Record = Callable[[Callable[[], Sampled]], tuple[Replay, Sampled]]  # a step -> what repeats it, and the memory that a replay fills
-
-
 @dataclass(frozen=True)
 class Captured:
     size: int
@@ -35,20 +32,10 @@ class Captured:
     sampled: Sampled
 
 
-class NoGraphs:
-    """Every step runs op by op."""
-
-    def capture(self, recipes: Sequence[Recipe]) -> None:
-        pass
-
-    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
-        return None
-
-
 class DecodeGraphs:
     """Captured decode steps by (padded size, recipe). `sizes` ascend; steps of more sequences than the last run op by op."""
 
-    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device, record: Record) -> None:
+    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device, record: Record[Sampled]) -> None:
         self._decode, self._sizes, self._padding_row = decode, list(sizes), padding_row
         self._record = record
         self._captured: dict[tuple[int, Recipe], Captured | None] = {}  # None: it cannot be recorded
@@ -104,28 +91,3 @@ class DecodeGraphs:
             log.info("decode steps of %d sequences run op by op, as no tape holds %s", size, what)
             self._captured[size, recipe] = None
         return self._captured[size, recipe]
-
-
-class CudaRecorder:
-    """Runs a step once, on padding rows, which changes nothing, then captures it.
-
-    Not by `torch.cuda.graph`, which before each capture waits for the device and gives all free memory back to the driver: memory that the
-    next steps need.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
-
-    def __call__(self, step: Callable[[], Sampled]) -> tuple[Replay, Sampled]:
-        self._stream.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
-            step().pack()
-            graph.capture_begin(pool=self._pool)
-            try:
-                sampled = step().pack()
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return graph.replay, sampled
