@@ -97,7 +97,8 @@ class Roofline:
     collective_s: float
     token_collective_s: float
     eager_s: float = 0.0
-    graph_sequences: int = 0  # of the largest step that is recorded as a graph; others, and those that read prompts, are launched
+    graph_sequences: int = 0  # of the largest step of decodes that is recorded as a graph
+    graph_tokens: int = 0  # of the largest step of any kind whose pass is recorded; all others are launched
     on_host: bool = False  # the host itself is the device: it launches a step by running it
     idle_s: float = 0.0  # of the weights, the experts' that one token does not go to,
     passed_over: float = 0.0  # and how likely a token goes past an expert
@@ -133,7 +134,7 @@ class Roofline:
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / link_bytes_s,
             eager_s=0.0 if settings.executor_backend == "uni" else WORKER_LAYER_S[device.kind] * arch.num_layers,
-            graph_sequences=graph_sequences(settings),
+            **recorded(settings),
             on_host=settings.device == "cpu" and settings.executor_backend == "uni",
             idle_s=max(0, layers - active) * weight_size / bandwidth,
             passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
@@ -141,7 +142,8 @@ class Roofline:
 
     def is_graph(self, shape: StepShape) -> bool:
         """Whether such a step is a recorded graph."""
-        return not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences
+        decodes = not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences
+        return decodes or shape.num_tokens <= self.graph_tokens
 
     def terms(self, shape: StepShape) -> Terms:
         """What each part of the step needs of the device, at the hardware's best."""
@@ -169,9 +171,13 @@ class Roofline:
         return found._replace(eager=max(0.0, self.eager_s - beside_s))
 
 
-def graph_sequences(settings: Resolved) -> int:
-    """Sequences of the largest step that these settings record."""
-    return max((size for size in settings.graph_sizes if size <= settings.max_num_seqs), default=0)
+def recorded(settings: Resolved) -> dict[str, int]:
+    """Which steps these settings record."""
+    whole = settings.graph_sizes if settings.graph_mode != "PIECEWISE" else ()
+    return {
+        "graph_sequences": max((size for size in whole if size <= settings.max_num_seqs), default=0),
+        "graph_tokens": max(settings.pass_sizes, default=0),
+    }
 
 
 def rates(device: Device, dtype: str) -> tuple[float, float]:
@@ -278,5 +284,5 @@ def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: 
         path = folder / key.file_name
         if path.exists():
             model = load(path, key)
-            return replace(model, roofline=replace(model.roofline, graph_sequences=graph_sequences(settings)))
+            return replace(model, roofline=replace(model.roofline, **recorded(settings)))
     return CostModel.of(arch, settings, device)

@@ -117,7 +117,7 @@ def test_a_fit_finds_the_times_that_made_the_data():
 def test_a_worker_s_time_to_launch_a_step_is_found(share: float):
     """It shows only where it is longer than what it launches, so least squares alone would spread it over all terms."""
     arch, settings, device = parts(LLAMA3_8B)
-    apart = CostModel.of(arch, replace(settings, executor_backend="mp"), device)
+    apart = CostModel.of(arch, replace(settings, executor_backend="mp", pass_sizes=()), device)
     true = replace(apart, roofline=replace(apart.roofline, eager_s=apart.roofline.eager_s * share), coefficients=TRUTH)
     source, seen = Random(3), []
     for _ in range(300):
@@ -140,13 +140,26 @@ def test_bounds_count_only_where_they_are_missed():
 
 
 def test_the_host_s_times_are_found_beside_the_device_s():
-    true = replace(costs(), launch=Launch(3e-4, 2e-2, 4e-6, 1e-7))
+    arch, settings, device = parts(LLAMA3_8B)
+    guess = CostModel.of(arch, replace(settings, pass_sizes=()), device)  # so that mixed steps are launched, of whatever size
+    true = replace(guess, launch=Launch(3e-4, 2e-2, 4e-6, 1e-7))
     seen = [one._replace(launch_s=true.launch_s(one.shape)) for one in timings(TRUTH, noise=0.02)]
-    found = fit(costs(), seen)
+    found = fit(guess, seen)
     for shape in (decode(8, 500), decode(200, 500), prefill(500)):
         assert found.launch_s(shape) == pytest.approx(true.launch_s(shape), rel=0.05)
         assert found.seconds(shape) == max(found.times(shape))
     assert judge(found, seen)["launch_median"] < 0.02
+
+
+def test_small_steps_of_any_kind_are_graphs_where_their_passes_are_recorded():
+    arch, settings, device = parts(LLAMA3_8B)
+    assert max(settings.pass_sizes) == 1024
+    for mode, small, decodes in (("FULL", True, True), ("PIECEWISE", True, False), ("FULL_DECODE_ONLY", False, True)):
+        known = EngineConfig.from_flags(cudagraph_mode=mode)
+        found = Roofline.of(arch, resolve(known, LLAMA3_8B, device), device)
+        assert [found.is_graph(shape) for shape in (prefill(500), prefill(2000))] == [small, False], mode
+        assert (found.graph_sequences > 0) == decodes, mode
+
 
 
 def test_a_host_that_is_the_device_launches_for_as_long_as_a_step_takes():
