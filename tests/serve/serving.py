@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from octavo.types import Request
 from tests.scripted_engine import EOS, VOCAB_SIZE, PieceTokenizer, Script, ScriptedEngine
 
 MAX_MODEL_LEN = 128
+WAIT_S = 10.0
 Scripts = Script | Callable[[Request, int], Script]
 
 
@@ -131,3 +133,10 @@ def served(script: Scripts | None = None, **config: Any) -> Iterator[Served]:
                 server.call(lambda: server.stops.note())
         server.wait()
         loop.close()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The life of a real server: its port, its clients, its end (cases 22, 61, 62, 64 to 66)."""
+"""The life of a real server: its port, its clients, its end by signals."""
 
 import os
 import shutil
@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -17,16 +16,7 @@ import pytest
 from octavo.config.server import ServerConfig
 from octavo.serve.launch import PortBusy, bind
 from tests.scripted_engine import Script
-from tests.serve.serving import Served, served
-
-WAIT_S = 10.0
-
-
-def eventually(condition) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+from tests.serve.serving import WAIT_S, Served, eventually, served
 
 
 @pytest.fixture(scope="module")
@@ -91,31 +81,6 @@ def test_openai_client_raises_on_a_failure_in_the_middle() -> None:
         assert [next(chunks).choices[0].text for _ in range(2)] == ["a", "b"]
         with pytest.raises(openai.APIError, match="not finite"):
             next(chunks)
-
-
-def leave(url: str, body: dict, *, after_first_event: bool) -> None:
-    """Ask, and go away before the answer is complete."""
-    with httpx.Client(timeout=0.3) as client:
-        if after_first_event:
-            with client.stream("POST", url, json=body) as response:
-                assert next(response.iter_lines())
-        else:
-            with pytest.raises(httpx.TimeoutException):
-                client.post(url, json=body)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("script", [Script(prefill_s=30.0), Script(step_s=0.02, forever=True)], ids=["in prefill", "while generating"])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_work_ends_when_the_client_leaves(path: str, script: Script, stream: bool) -> None:
-    with served(script) as running:
-        body = {"prompt": ["a", "b"]} if path == "/v1/completions" else {"messages": HELLO}
-        leave(running.url + path, body | {"max_tokens": 100, "stream": stream}, after_first_event=stream and not script.prefill_s)
-        eventually(lambda: not running.engine.active)
-        assert len(running.engine.aborted) == len(running.engine.requests)
-        eventually(lambda: not running.front.running)
-        assert running.front.queue.num_requests == 0
-        assert running.front.metrics.finished["abort"] == running.front.metrics.num_started == len(running.engine.requests)
 
 
 def test_clients_that_misbehave_do_not_matter_to_others() -> None:
