@@ -1,7 +1,9 @@
 """The whole server as a user starts it: the command, the bundled model, processes that end together."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +82,31 @@ def check_other_forms(api: openai.OpenAI, base_url: str) -> None:
     assert sum(a * b for a, b in zip(query, near)) > sum(a * b for a, b in zip(query, far))
 
 
+README = Path(__file__).parents[2] / "README.md"
+
+
+def check_curl(url: str) -> None:
+    """What README shows, a stream and an error, from a shell."""
+    command, shown = re.search(r"^    (curl .*?)\n\nanswers\n\n```json\n(.*?)```", README.read_text(), re.MULTILINE | re.DOTALL).groups()  # pyright: ignore
+    script = f"""
+        set -e
+        {command.replace("http://127.0.0.1:8000", url)}
+        echo
+        curl -sSN {url}/v1/completions -d '{{"prompt": "The capital of France is", "max_tokens": 3, "temperature": 0, "stream": true}}'
+        curl -sS -w '%{{http_code}}' {url}/v1/completions -d '{{"prompt": "a", "temperature": -1}}'
+    """
+    told = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    answer, *events, done, error = [line for line in told.splitlines() if line]
+    given, promised = json.loads(answer), json.loads(shown)
+    assert given["choices"] == promised["choices"]
+    assert list(given) == list(promised)
+    assert given["octavo"].keys() == promised["octavo"].keys()
+    assert "".join(json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events).startswith(" Paris")
+    assert done == "data: [DONE]"
+    assert error.endswith("}400")
+    assert json.loads(error.removesuffix("400"))["error"]["param"] == "temperature"
+
+
 def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
     with command("--served-model-name", "small") as (process, url, engines), openai.OpenAI(base_url=f"{url}/v1", api_key="x") as api:
         assert len(engines) == 1
@@ -100,6 +127,8 @@ def test_the_bundled_model_answers_and_all_ends_on_a_signal() -> None:
         with pytest.raises(openai.BadRequestError, match="maximum context length is 512"):
             api.completions.create(model="small", prompt=[5] * 512)
         check_other_forms(api, f"{url}/v1")
+        if shutil.which("curl") is not None:  # not every machine has it, and the rest holds without it
+            check_curl(url)
         metrics = httpx.get(f"{url}/metrics").text
         for name in ("iteration_tokens_total_bucket", "batch_size_bucket", "prefix_cache_queries_total", "prefix_cache_misses_total"):
             assert f"octavo:{name}" in metrics, "the engine's own readings come through"
