@@ -59,7 +59,7 @@ def test_preemption_does_not_change_the_text(expected):
 def test_the_second_run_hits_the_prefix_cache_and_says_the_same(expected):
     llm = LLM(MODEL, **SAME)
     texts = [list(one.prompt_ids + one.token_ids) for one in expected]
-    # A penalty counts the cached part of the prompt too (case 30).
+    # A penalty counts the cached part of the prompt too.
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, repetition_penalty=1.3)
     first = llm.generate(texts, params, use_tqdm=False)
     second = llm.generate(texts, params, use_tqdm=False)

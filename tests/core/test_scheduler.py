@@ -144,7 +144,7 @@ def test_tokens_and_blocks_do_not_wait_for_each_other() -> None:
 
 
 class TestPartialPrefills:
-    """Feature S6: short prompts overtake long ones."""
+    """Short prompts overtake long ones."""
 
     def test_a_long_prompt_is_cut_so_that_short_ones_pass(self) -> None:
         engine = build(max_num_batched_tokens=16, long_prefill_token_threshold=10, max_num_partial_prefills=2)

@@ -125,7 +125,7 @@ def test_sizes_of_steps_are_counted():
 
 
 def test_preemption_is_told_with_counts_and_flags_that_help(caplog):
-    """Feature M8. Twice as many are needed for a further line, so that the log stays readable."""
+    """Twice as many are needed for a further line, so that the log stays readable."""
     loop, _ = make_loop(1, num_blocks=16)
     loop.handle([Add(request(f"r{k}", 20, 30)) for k in range(4)])
     run(loop)

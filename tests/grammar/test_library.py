@@ -1,4 +1,4 @@
-"""What constraints can be, and that none that cannot be kept is let through (cases 31 to 33)."""
+"""What constraints can be, and that none that cannot be kept is let through."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def thinker(opened: bool) -> Follower:
 
 @pytest.mark.parametrize("pieces", [["<think>"], list("<think>"), ["<", *"think>"]])
 def test_the_constraint_begins_behind_the_thoughts(pieces: list[str]) -> None:
-    """Case 34, with markers over several tokens."""
+    """The markers may be several tokens long."""
     text = thinker(opened=False)
     for piece in pieces:
         assert TOKENIZER.token(piece) in allowed(text.mask())

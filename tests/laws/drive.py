@@ -36,7 +36,7 @@ class Told:
 
 
 class Engine:
-    """The loop of design section 4, on a clock that counts steps, with a front that listens."""
+    """The loop of the engine, on a clock that counts steps, with a front that listens."""
 
     def __init__(
         self, settings: Resolved, layout: KVLayout, model: FakeModel, *, hit_rate: float = 0.5, seed: int = 0,

@@ -1,4 +1,4 @@
-"""Constraints as clients ask for them: each field reaches the engine, and what cannot be kept is 400 with the reason (cases 31 and 32)."""
+"""Constraints as clients ask for them: each field reaches the engine, and what cannot be kept is 400 with the reason."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Metrics: every name, under either namespace, and counts that add up (case 61)."""
+"""Metrics: every name, under either namespace, and counts that add up."""
 
 import asyncio
 from typing import Any

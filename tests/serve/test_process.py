@@ -63,7 +63,7 @@ def command(*flags: str) -> Iterator[tuple[Command, str, list[int]]]:
 
 
 def check_what_a_start_says(log: str, metrics: str) -> None:
-    """Features M1, M2, C3, C5: the budget, the value that gives it again, loading rate, attention backend, and where the seconds went."""
+    """The memory budget, the value that gives it again, loading rate, attention backend, and where the seconds went."""
     for words in ("weights  ", "KV cache  ", "total  ", "--kv-cache-memory-bytes ", "attention by cpu", "GB/s", "ready: open checkpoint"):
         assert words in log
     stages = dict(re.findall(r'^octavo:startup_seconds\{.*stage="(.*?)"\} (\S+)', metrics, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Whether the engine gets on, told apart from whether it lives (case 65): slow is not stuck, idle is healthy, clocks may jump."""
+"""Whether the engine gets on, told apart from whether it lives: slow is not stuck, idle is healthy, clocks may jump."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a body may say: prompts, limits, sampling fields, log-probabilities (cases 12, 14, 15, 17 to 20, 22 to 24, 28)."""
+"""What a body may say: prompts, limits, sampling fields, log-probabilities."""
 
 from typing import Any
 
@@ -357,7 +357,7 @@ async def test_what_the_cache_gave() -> None:
 
 @pytest.mark.parametrize(("path", "own"), [(COMPLETIONS, {"prompt": "abc"}), (CHAT, {"messages": HELLO})])
 async def test_where_a_prefix_missed_is_told_when_asked_for_and_under_a_salt_only(path: str, own: dict[str, Any]) -> None:
-    """Feature M6. Under no salt, or where nobody asked, no word of it is in any answer."""
+    """Under no salt, or where nobody asked, no word of it is in any answer."""
     miss = "new: nothing is cached from token 2 on"
     async with client(Script(cache_miss=miss)) as api:
         for more in ({}, {"cache_salt": "own"}, {"return_cache_miss": False, "cache_salt": "own"}):
@@ -370,7 +370,7 @@ async def test_where_a_prefix_missed_is_told_when_asked_for_and_under_a_salt_onl
 
 
 async def test_a_miss_that_can_be_avoided_comes_with_advice(caplog: pytest.LogCaptureFixture) -> None:
-    """Feature M6: in the answer, and in the log where requests are logged."""
+    """In the answer, and in the log where requests are logged."""
     caplog.set_level("INFO", "octavo.serve")
     async with client(Script(cache_miss="short: 3 shared tokens are under one block"), enable_log_requests=True) as api:
         answer = (await api.post(COMPLETIONS, {"prompt": "abc", "return_cache_miss": True, "cache_salt": "own"})).json()

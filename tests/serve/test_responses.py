@@ -166,7 +166,6 @@ async def test_what_is_refused_streamed_or_not(wrong: dict[str, Any], param: str
 
 
 async def test_an_error_stays_small_whatever_came_in() -> None:
-    """Case 19."""
     async with client() as api:
         response = await api.post(RESPONSES, {"input": [{"role": "x" * 500, "content": {"a": "y" * 500}}] * 400})
         assert response.status_code == 400

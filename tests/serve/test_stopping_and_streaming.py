@@ -1,4 +1,4 @@
-"""Stopping, streaming and usage: a stream says the same as an answer given at once (cases 1, 2, 3, 6, 7, 16)."""
+"""Stopping, streaming and usage: a stream says the same as an answer given at once."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tool calls and reasoning over HTTP: a stream says the same as an answer given at once, in OpenAI's form (cases 10, 11 and 14)."""
+"""Tool calls and reasoning over HTTP: a stream says the same as an answer given at once, in OpenAI's form."""
 
 import asyncio
 import itertools
@@ -160,7 +160,7 @@ async def test_whether_the_template_sees_tools_that_must_not_be_called(hide: boo
 
 
 def test_the_official_client_calls_tools() -> None:
-    """Case 14 with it: fields that only some clients send are let pass."""
+    """With fields that only some clients send: they are let pass."""
     messages: Any = [{"role": "user", "content": "Hi", "name": "user1"}]
     with (
         served(Script([CALLS[at : at + 3] for at in range(0, len(CALLS), 3)]), **AUTO) as server,

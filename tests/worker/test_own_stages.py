@@ -1,4 +1,4 @@
-"""Sampling stages of the user's own, named in the settings (feature G5)."""
+"""Sampling stages of the user's own, named in the settings."""
 
 from __future__ import annotations
 

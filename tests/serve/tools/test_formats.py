@@ -66,7 +66,7 @@ FORMS = ("hermes", "mistral", "mistral v11", "llama3_json", "deepseek_v3", "deep
 
 @pytest.mark.parametrize("form", FORMS)
 def test_calls_are_found_whole_for_every_cut(form: str) -> None:
-    """Cases 10 and 11: nested objects, a marker inside a string, a call without arguments before one with some."""
+    """Nested objects, a marker inside a string, a call without arguments before one with some."""
     name, calls = form.split()[0], [("now", "{}"), ("f", F), ("g", G)]
     text = written(form, calls)
     whole = read(name, [text])
