@@ -1,4 +1,4 @@
-"""Faults that were reported of other engines: each test shows that its kind cannot happen here. Numbers are those of the fault list."""
+"""Faults that were reported of other engines: each test shows that its kind cannot happen here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ask(name: str, prompt: list[int], max_tokens: int = 8, priority: int = 0, **
     return Request(name, tuple(prompt), SamplingParams(seed=1, max_tokens=max_tokens, **params), priority=priority)  # type: ignore[arg-type]
 
 
-def test_35_two_that_hold_a_part_each_do_not_block_each_other() -> None:
+def test_two_that_hold_a_part_each_do_not_block_each_other() -> None:
     engine = build(20, max_model_len=80, max_num_batched_tokens=8)
     engine.add(ask("a", [1] * 68), ask("b", [2] * 48))
     for _ in range(60):
@@ -33,7 +33,7 @@ def test_35_two_that_hold_a_part_each_do_not_block_each_other() -> None:
     engine.check_texts()
 
 
-def test_36_a_victim_is_not_in_the_plan_and_its_tokens_are_not_counted() -> None:
+def test_a_victim_is_not_in_the_plan_and_its_tokens_are_not_counted() -> None:
     engine = build(12, scheduling_policy="priority", overlap_depth=0, max_model_len=48, max_num_batched_tokens=8)
     engine.add(ask("low", [1] * 12, 30, priority=9))
     engine.step()
@@ -51,14 +51,14 @@ def test_36_a_victim_is_not_in_the_plan_and_its_tokens_are_not_counted() -> None
     engine.check_texts()
 
 
-def test_37_equal_priorities_and_arrivals_do_not_compare_requests() -> None:
+def test_equal_priorities_and_arrivals_do_not_compare_requests() -> None:
     engine = build(64, scheduling_policy="priority", max_num_seqs=2)
     engine.add(*(ask(f"r{i}", [3, 4, 5], n=3) for i in range(4)))
     engine.run()
     engine.check_texts()
 
 
-def test_38_a_hit_is_looked_up_anew_for_every_attempt() -> None:
+def test_a_hit_is_looked_up_anew_for_every_attempt() -> None:
     engine = build(16, overlap_depth=0)
     engine.add(ask("first", list(range(1, 18)), 1))
     engine.run()
@@ -70,7 +70,7 @@ def test_38_a_hit_is_looked_up_anew_for_every_attempt() -> None:
     assert engine.told["second", 0].num_cached_tokens < 16
 
 
-def test_39_after_preemption_the_work_follows_from_the_new_hit() -> None:
+def test_after_preemption_the_work_follows_from_the_new_hit() -> None:
     engine = build(8, max_model_len=32)
     engine.add(*(ask(f"r{i}", list(range(1, 13)), 19) for i in range(6)))
     engine.run()
@@ -78,7 +78,7 @@ def test_39_after_preemption_the_work_follows_from_the_new_hit() -> None:
     assert engine.scheduler.stats()["num_preemptions"] > 0
 
 
-def test_40_a_prefix_computed_twice_at_once_frees_nothing_in_use() -> None:
+def test_a_prefix_computed_twice_at_once_frees_nothing_in_use() -> None:
     engine = build(24, max_num_batched_tokens=8, max_num_partial_prefills=3)
     twin = list(range(1, 22))
     engine.add(ask("a", twin, 12), ask("b", twin, 12))
@@ -91,7 +91,7 @@ def test_40_a_prefix_computed_twice_at_once_frees_nothing_in_use() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 6])
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_44_an_abort_at_any_time_leaves_nothing(steps: int, depth: int) -> None:
+def test_an_abort_at_any_time_leaves_nothing(steps: int, depth: int) -> None:
     engine = build(18, max_num_batched_tokens=8, overlap_depth=depth, max_num_seqs=3)
     engine.add(*(ask(f"r{i}", list(range(i + 1, i + 16)), 20, n=1 + i % 2) for i in range(5)))
     for _ in range(steps):
@@ -105,7 +105,7 @@ def test_44_an_abort_at_any_time_leaves_nothing(steps: int, depth: int) -> None:
     engine.check_empty()
 
 
-def test_45_short_prompts_pass_a_long_one_and_decodes_never_pause() -> None:
+def test_short_prompts_pass_a_long_one_and_decodes_never_pause() -> None:
     engine = Engine(
         Resolved(
             max_model_len=8192, block_size=16, max_num_seqs=64, max_num_batched_tokens=256, max_num_partial_prefills=2,
@@ -128,7 +128,7 @@ def test_45_short_prompts_pass_a_long_one_and_decodes_never_pause() -> None:
 
 
 @pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
-def test_46_no_draft_changes_a_text(hit_rate: float) -> None:
+def test_no_draft_changes_a_text(hit_rate: float) -> None:
     for depth in range(3):
         settings = Resolved(max_model_len=64, block_size=BLOCK, max_num_batched_tokens=32, overlap_depth=depth, num_speculative_tokens=3)
         engine = Engine(settings, make_layout(64, BLOCK), FakeModel(3), hit_rate=hit_rate, seed=depth)
@@ -137,7 +137,7 @@ def test_46_no_draft_changes_a_text(hit_rate: float) -> None:
         engine.check_texts()
 
 
-def test_47_no_container_grows_with_the_number_of_steps() -> None:
+def test_no_container_grows_with_the_number_of_steps() -> None:
     engine = build(24, max_num_seqs=4, num_speculative_tokens=1, audit=False)
     sizes: list[dict[str, int]] = []
     number = 0
