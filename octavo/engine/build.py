@@ -45,6 +45,7 @@ from octavo.plan.kv import rank_layout
 from octavo.plan.memory import num_slots, plan_memory
 from octavo.plan.report import as_reasons, as_table
 from octavo.plan.steps import StepLog
+from octavo.worker.early import Early
 from octavo.worker.early import begin as begin_early
 
 ALONE = Replica()
@@ -83,10 +84,10 @@ def build_engine(
     """The loop, ready to step, and what a front must know of it: `max_model_len`, `vocab_size`, the decisions and the start's timeline."""
     timeline = Timeline(time.monotonic)
     first_device = replica.local * config.parallel.world_size
-    one_rank = config.parallel.world_size == 1  # of several, each begins in a process of its own
     if offline:  # another engine's process was started there
         engine_place(config.parallel, first_device).enter()
-    early = begin_early(time.monotonic, first_device, one_rank and config.compilation.optimization_level > 0)
+    one_rank = config.parallel.world_size == 1  # of several, each begins in a process of its own
+    early = begin_early(time.monotonic, first_device, config.compilation.optimization_level > 0) if one_rank else Early(time.monotonic, {})
     with timeline.stage("open checkpoint"):
         checkpoint = opening(config)
         architecture = Architecture.from_config(checkpoint.config)

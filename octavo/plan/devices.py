@@ -48,15 +48,15 @@ class Device:
         return replace(base, name=name, memory_bytes=memory_bytes, free_bytes=free_bytes, sm=sm, fast_dtypes=formats)
 
     @staticmethod
-    def here() -> tuple[Device, int]:
-        """This machine's GPUs, as its driver tells of the first, and how many there are; its CPU where there is none."""
+    def here(number: int = 0) -> tuple[Device, int]:
+        """This machine's GPU of that number, as its driver tells, and how many there are; its CPU where there is none."""
         driver = read_driver()
         gpus = visible(driver.gpus, env.CUDA_VISIBLE_DEVICES.get()) if driver else []
-        if not gpus:
+        if number >= len(gpus):
             return Device.cpu(), 1
-        first = gpus[0]
-        found = Device.cuda(first.name, first.total_bytes, first.free_bytes, first.sm)
-        return replace(found, link_bytes_s=found.link_bytes_s if first.num_links else min(found.link_bytes_s, PCIE_BYTES_S)), len(gpus)
+        gpu = gpus[number]
+        found = Device.cuda(gpu.name, gpu.total_bytes, gpu.free_bytes, gpu.sm)
+        return replace(found, link_bytes_s=found.link_bytes_s if gpu.num_links else min(found.link_bytes_s, PCIE_BYTES_S)), len(gpus)
 
     @property
     def has_fast_links(self) -> bool:

@@ -20,6 +20,10 @@ def detect(asked: str = "auto", num_needed: int = 1, first: int = 0) -> Device:
         return replace(Device.cpu(), packed_products=kernels_exist())
     if first + num_needed > torch.cuda.device_count():
         raise ValueError(f"{first + num_needed} GPUs are needed for this layout, and there are {torch.cuda.device_count()}")
+    if num_needed > 1:  # workers drive them: asking CUDA would make a context on the first, in a process that never uses it
+        told = Device.here(first)[0]
+        if told.kind == "cuda" and told.sm:
+            return told
     properties = torch.cuda.get_device_properties(first)
     free_bytes, total_bytes = torch.cuda.mem_get_info(first)
     return Device.cuda(properties.name, total_bytes, free_bytes, 10 * properties.major + properties.minor)
