@@ -32,6 +32,8 @@ def two_nodes(monkeypatch):
     cluster.connect()
     yield ray
     ray.shutdown()
+    for node in (*cluster.worker_nodes, cluster.head_node):  # at once: a busy machine takes longer than Ray waits for a graceful end
+        cluster.remove_node(node, allow_graceful=False)
     cluster.shutdown()
 
 
