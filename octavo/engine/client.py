@@ -31,11 +31,12 @@ class EngineStats:
     steps_ended_at_s: float = 0.0  # engine's monotonic clock, when the last step ended
     now_s: float = 0.0  # the same clock at the reading
     expert_tokens: Mapping[int, Mapping[int, int]] = field(default_factory=dict[int, Mapping[int, int]])  # by layer and expert
+    prompt_steps: Mapping[str, float] = field(default_factory=dict[str, float])  # as `LearnedCosts.prompt_steps`
     counters: Mapping[str, float] = field(default_factory=dict[str, float])  # further counts by name (evictions, failed steps ...)
     histograms: Mapping[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])  # (upper bound, count)
 
 
-MEANS, LARGEST = frozenset({"kv_cache_usage"}), frozenset({"steps_ended_at_s", "now_s", "longest_step_seconds"})
+MEANS, LARGEST = frozenset({"kv_cache_usage", "full_s", "least_s"}), frozenset({"steps_ended_at_s", "now_s", "longest_step_seconds"})
 
 
 def together(readings: Sequence[Any], name: str = "") -> Any:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.config.resolved import Resolved
+from octavo.core.budget import Work
 from octavo.core.plan import StepShape
+from octavo.core.scheduler import Scheduler
 from octavo.plan.cost import CostModel
 from octavo.plan.fit import fit_terms
 from octavo.plan.steps import StepLog
 
 FIRST = 32  # steps before the first fit; each later one waits for twice as many
+LEAST_S = 1e-9  # what takes less is free
 FITTED = 256  # steps that a fit looks at: it runs between two steps, and may take no longer than they do
 
 
@@ -41,6 +44,42 @@ class LearnedCosts:
     def expected(self, settings: Resolved) -> dict[str, float]:
         """What a front may want to know of steps to come."""
         return {"longest_step_seconds": self.longest_s(settings), "prompt_tokens_per_second": self.prompt_rate(settings)}
+
+    def prompt_steps(self, scheduler: Scheduler) -> dict[str, float]:
+        """What it takes to read prompts beside the sequences that decode now; numbers of several engines can be added up, seconds averaged.
+
+        `tokens`: prompt tokens of a full step; `full_s`: its seconds, without the attention of prompts; `least_s`: those of a step with one
+        prompt token; `pairs_per_s`: that attention, in pairs as in `StepShape`; `context_per_s`: tokens that further decodes read; `rows`,
+        `cache_tokens`: what further prompts find free.
+        Empty where costs are not measured, or where steps that read prompts are not just filled up.
+        """
+        settings = scheduler.settings
+        not_filled = settings.target_itl_s or settings.target_ttft_s or settings.long_prefill_token_threshold
+        if not self.model.measured or not_filled or not settings.enable_chunked_prefill or settings.pipeline_parallel_size > 1:
+            return {}
+        decodes = Work.of(scheduler.running, (), 0)
+        num_sequences = decodes.num_sequences + 1
+        tokens = max(1, settings.max_num_batched_tokens - decodes.num_tokens)
+
+        def seconds(n: int, pairs: int = 0, context: int = 0) -> float:
+            shape = StepShape(decodes.num_tokens + n, num_sequences, num_sequences, n, pairs, decodes.context + context)
+            return self.model.seconds(shape)
+
+        def rate(amount: int, with_s: float) -> float:
+            return amount / max(with_s - full_s, LEAST_S)
+
+        full_s = seconds(tokens)
+        longest = min(settings.max_num_batched_tokens, settings.max_model_len)
+        free = scheduler.cache.pool.num_free * longest // scheduler.cache.layout.peak_blocks(longest, longest)
+        return {
+            "tokens": tokens,
+            "full_s": full_s,
+            "least_s": seconds(1),
+            "pairs_per_s": rate(tokens**2, seconds(tokens, pairs=tokens**2)),
+            "context_per_s": rate(tokens, seconds(tokens, context=tokens)),
+            "rows": settings.max_num_seqs - decodes.num_sequences,
+            "cache_tokens": free,
+        }
 
     def _learn(self) -> None:
         found = fit_terms(self.model, self.log.timings(FITTED))

@@ -207,5 +207,6 @@ class EngineLoop:
             "expert_tokens": self.expert_tokens,
             "sleep_level": self.sleep.level,
             **(self.costs.expected(self.scheduler.settings) if self.costs else {}),
+            "prompt_steps": self.costs.prompt_steps(self.scheduler) if self.costs else {},
             "histograms": {"iteration_tokens_total": self.step_tokens.by_bound(), "batch_size": self.step_sequences.by_bound()},
         }

@@ -5,67 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from octavo.config.server import ServerConfig
-from octavo.engine.client import EngineStats
 from octavo.serve.errors import ApiError
+from octavo.serve.first_token import FirstTokenEstimate, PredictedSteps
 
-MEMORY_S = 10.0  # of waiting, after which what was measured weighs a third
-PRIOR_S = 0.5  # what the engine expects counts as much as so many seconds of measuring
 LONGEST_RETRY_S = 60.0
 IN_TIME = 0.995  # share of the requests that are taken whose first token comes within the limit
 MARGIN_STEP = 0.05
 LARGEST_MARGIN = 4.0
-
-
-class FirstTokenEstimate(Protocol):
-    """Says how long a new request would wait for its first token. It is told all that happens to the queue."""
-
-    def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
-        """From now on so many requests wait; a prompt of `num_read` tokens got its first token."""
-        ...
-
-    def heard(self, stats: EngineStats) -> None:
-        """A reading of the engine."""
-        ...
-
-    def seconds(self, num_ahead: int, num_own: int) -> float | None:
-        """For a prompt of `num_own` tokens behind `num_ahead` tokens of prompts that wait; None while nothing is known."""
-        ...
-
-
-class MeasuredRate:
-    """The tokens ahead over the rate at which prompts got their first tokens while some waited; then its own at the engine's rate.
-
-    What is measured is the queue's end, so it holds whatever the queue waits for: the reading of prompts, rows or memory.
-    """
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0  # of the measured past, later parts weighing more
-        self._own_rate = 0.0  # tokens/s of prompts by the engine's cost model
-        self._since_s: float | None = None  # while some wait
-
-    def changed(self, now_s: float, num_waiting: int, num_read: int = 0) -> None:
-        if self._since_s is not None:
-            passed_s = now_s - self._since_s
-            kept = math.exp(-passed_s / MEMORY_S)
-            self._tokens = self._tokens * kept + num_read
-            self._seconds = self._seconds * kept + passed_s
-        self._since_s = now_s if num_waiting else None
-
-    def heard(self, stats: EngineStats) -> None:
-        rate = stats.counters.get("prompt_tokens_per_second", 0.0)
-        if rate > 0 and not self._own_rate:
-            self._tokens, self._seconds = self._tokens + PRIOR_S * rate, self._seconds + PRIOR_S
-        self._own_rate = rate
-
-    def seconds(self, num_ahead: int, num_own: int) -> float | None:
-        if not self._own_rate:
-            return None
-        if not num_ahead:
-            return num_own / self._own_rate
-        return num_ahead * self._seconds / max(self._tokens, 1e-9) + num_own / self._own_rate
 
 
 class Margin:
@@ -98,7 +46,7 @@ class Queue:
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float], estimate: FirstTokenEstimate | None = None) -> None:
         self.num_requests = self.num_tokens = 0
-        self.estimate = estimate or MeasuredRate()
+        self.estimate = estimate or PredictedSteps()
         self._config = config
         self._clock = clock
         self._margin = Margin()

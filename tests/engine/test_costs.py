@@ -7,14 +7,20 @@ from random import Random
 
 import pytest
 
+from octavo.bench.cost import Subject
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
+from octavo.core.kv.cache import KVCache
 from octavo.core.plan import StepShape
+from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import FIRST, LearnedCosts
-from octavo.plan.cost import COMMON, CostModel, Terms
+from octavo.engine.remote import stats_from
+from octavo.plan.cost import COMMON, NOT_MEASURED, CostModel, Terms
 from octavo.plan.devices import Device
+from octavo.plan.memory import kv_layout
 from octavo.plan.steps import StepLog
+from tests.bench.timed import Machine
 from tests.plan.checkpoints import QWEN3_06B
 
 
@@ -47,3 +53,32 @@ def test_it_learns_from_its_own_steps_unless_it_knows(first: CostModel, measured
         learnt = costs.model.device_s(shape) == pytest.approx(truth.device_s(shape), rel=0.1) if costs(shape) else None
         assert learnt == (number + 1 >= FIRST and not measured)
     assert (costs.model.coefficients == COMMON) == measured
+
+
+@pytest.mark.parametrize(
+    ("origin", "flags", "tells"),
+    [
+        ("known", {}, True), (NOT_MEASURED, {}, False), ("known", {"target_itl_ms": 40.0}, False),
+        ("known", {"enable_chunked_prefill": False}, False),
+    ],
+)  # fmt: skip
+def test_an_engine_tells_of_steps_to_come_what_it_knows(origin: str, flags: dict[str, object], tells: bool) -> None:
+    """Nothing before it has measured any, and nothing where steps are not just filled up."""
+    device, arch = Device.named("h200"), Architecture.from_config(QWEN3_06B)
+    settings = resolve(EngineConfig.from_flags(**flags), QWEN3_06B, device)
+    model = replace(CostModel.of(arch, settings, device), origin=origin)
+    steps = LearnedCosts(model, StepLog()).prompt_steps(Scheduler(settings, KVCache(kv_layout(arch, settings), True)))
+    assert bool(steps) == tells
+    if tells:
+        assert (steps["tokens"], steps["rows"]) == (settings.max_num_batched_tokens, settings.max_num_seqs)
+        assert 0 < steps["least_s"] < steps["full_s"]
+
+
+def test_a_front_is_told_with_the_rest() -> None:
+    device = Device.named("h200")
+    arch = Architecture.from_config(QWEN3_06B)
+    settings = resolve(EngineConfig.from_flags(), QWEN3_06B, device)
+    machine = Machine(Subject(arch, settings, device))
+    loop, _ = machine.inside
+    assert loop.costs is not None
+    assert stats_from(loop.stats()).prompt_steps == loop.costs.prompt_steps(loop.scheduler) != {}

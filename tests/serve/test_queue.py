@@ -9,71 +9,11 @@ from octavo.config.fields import ConfigError
 from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineStats
 from octavo.serve.errors import ApiError
-from octavo.serve.queue import MeasuredRate, Queue
+from octavo.serve.queue import Queue
 from tests.scripted_engine import Script
 from tests.serve.serving import client
+from tests.serve.test_first_token import reading
 from tests.serve.test_metrics import read, value
-
-
-def reading(rate: float) -> EngineStats:
-    return EngineStats(counters={"prompt_tokens_per_second": rate})
-
-
-def served_in_order(estimate: MeasuredRate, lengths: list[int], arrivals: list[float], rate: float) -> list[tuple[float, float]]:
-    """Prompts read one after another at `rate` tokens/s: what wait was expected before each, and how long it was."""
-    ends: list[tuple[float, int]] = []  # of those that wait, in order
-    free_s, told = 0.0, []
-    for now_s, length in zip(arrivals, lengths):
-        while ends and ends[0][0] <= now_s:
-            end_s, read_tokens = ends.pop(0)
-            estimate.changed(end_s, len(ends), read_tokens)
-        expected = estimate.seconds(sum(tokens for _, tokens in ends), 0)
-        assert expected is not None
-        told.append((expected, max(0.0, free_s - now_s)))
-        free_s = max(free_s, now_s) + length / rate
-        ends.append((free_s, length))
-        estimate.changed(now_s, len(ends))
-    return told
-
-
-@pytest.mark.parametrize("believed", [200.0, 1000.0, 5000.0], ids=["believed slower", "as believed", "believed faster"])
-def test_under_load_the_estimate_is_what_then_happens(believed: float) -> None:
-    """Whatever the cost model believed: in the end it is measured."""
-    draw = random.Random(7)
-    lengths = [draw.randint(20, 400) for _ in range(800)]
-    now_s, arrivals = 0.0, []
-    for _ in lengths:
-        now_s += draw.expovariate(4.6)  # prompt tokens come nearly as fast as they are read
-        arrivals.append(now_s)
-    estimate = MeasuredRate()
-    estimate.heard(reading(believed))
-    told = served_in_order(estimate, lengths, arrivals, 1000.0)[400:]
-    long = [(expected, took) for expected, took in told if took > 1.0]
-    assert len(long) > 50
-    # The prompt that is being read counts whole among the tokens ahead: up to 400 ms too much.
-    assert all(0.8 * took <= expected <= 1.2 * took + 0.5 for expected, took in long)
-
-
-def test_a_queue_that_stands_still_grows_longer_by_the_estimate() -> None:
-    estimate = MeasuredRate()
-    estimate.heard(reading(1000.0))
-    estimate.changed(0.0, 1)
-    waits = []
-    for now_s in (0.1, 1.0, 5.0, 20.0):
-        estimate.changed(now_s, 1)
-        waits.append(estimate.seconds(100, 0))
-    assert waits == sorted(waits)
-    assert waits[-1] > 100 * waits[0]
-
-
-def test_idle_time_teaches_nothing() -> None:
-    estimate = MeasuredRate()
-    estimate.heard(reading(1000.0))
-    estimate.changed(0.0, 1)
-    estimate.changed(1.0, 0, 500)
-    before = estimate.seconds(100, 0)
-    estimate.changed(1000.0, 1)
-    assert estimate.seconds(100, 0) == before
 
 
 def test_nothing_is_refused_before_anything_is_known() -> None:
