@@ -56,7 +56,7 @@ TOPICS = ENGINE_TOPICS
 def run(settings: Settings) -> int:
     options: BenchOptions = settings.topic(BenchOptions)
     if options.kind is None:
-        raise CommandLineError("say what to measure: octavo bench latency, throughput, cost or serve")
+        raise CommandLineError("say what to measure: octavo bench latency, throughput, cost, serve or startup")
     settings.engine()
     result = measure(options, {**settings.engine_flags(), "skip_tokenizer_init": True})
     text = json.dumps(result)

@@ -35,6 +35,11 @@ COMMANDS = {
     "bench serve": Command(
         "Measure a running server under a load.", "bench serve [--base-url URL] [--request-rate X] [flags]", None, quiet=True
     ),
+    "bench startup": Command(
+        "Measure starts of a model, with empty and filled caches, at each level.",
+        "bench startup [MODEL] [--levels 0 1 2 3] [--caches empty filled] [--repeat 3] [flags]",
+        quiet=True,
+    ),
     "bench validate": Command(
         "Compare the simulator with this machine.", "bench validate [MODEL] [--duration S] [--output-json FILE] [flags]"
     ),
