@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from threading import Event
 
 import pytest
 
 from octavo.config.resolved import Resolved
 from octavo.core.kv.cache import KVCache
 from octavo.core.scheduler import Scheduler
+from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Ask, Finish, Stop
-from octavo.types import FinishReason, Request, SamplingParams
+from octavo.grammar.library import GrammarError
+from octavo.types import FinishReason, Request, SamplingParams, StructuredOutputs
 from tests.laws.fake import FakeExecutor, FakeModel, make_layout
 
 
@@ -33,13 +36,15 @@ class Outbox:
 MODEL = FakeModel()
 
 
-def make_loop(depth: int, failing=(), num_blocks: int = 64):
+def make_loop(depth: int, failing=(), num_blocks: int = 64, vocabulary=no_vocabulary):
     settings = Resolved(max_model_len=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, overlap_depth=depth)
     layout = make_layout(num_blocks, 4)
     executor = FakeExecutor(layout, settings.max_num_seqs, MODEL, failing=failing)
     outbox = Outbox()
     clock = itertools.count().__next__
-    return EngineLoop(Scheduler(settings, KVCache(layout)), executor, outbox, lambda: float(clock()), depth), outbox
+    grammars = Grammars(vocabulary, lambda: 0.0)
+    scheduler = Scheduler(settings, KVCache(layout), (grammars.preparation,))
+    return EngineLoop(scheduler, executor, outbox, lambda: float(clock()), depth, grammars=grammars), outbox
 
 
 def request(name: str, length: int, max_tokens: int = 8) -> Request:
@@ -101,6 +106,32 @@ def test_finish_and_abort_free_everything():
     assert loop.stats()["kv_cache_usage"] == 0
     loop.handle([Ask("reset", "reset_prefix_cache")])
     assert outbox.answers["reset"] is True
+
+
+def test_an_abort_while_a_constraint_is_compiled_leaves_nothing():
+    compiling, may_end = Event(), Event()
+
+    def vocabulary():
+        compiling.set()
+        may_end.wait()
+        raise GrammarError("asked for after all")
+
+    loop, outbox = make_loop(1, vocabulary=vocabulary)
+    constraint = SamplingParams(max_tokens=8, n=2, structured_outputs=StructuredOutputs(regex="a*"))
+    loop.handle([Add(Request(name, (1, 2, 3), constraint)) for name in ("compiled", "next")] + [Add(request("plain", 4))])
+    compiling.wait()
+    while "plain" not in outbox.finished:
+        loop.step()
+    loop.handle([Abort("compiled"), Abort("next")])
+    assert not loop.busy
+    assert not loop.grammars.active
+    assert not loop.grammars.preparation.pending
+    may_end.set()
+    loop.handle([Add(request("later", 4))])
+    run(loop)
+    assert set(outbox.finished) == {"plain", "later"}
+    assert loop.stats()["kv_cache_usage"] == 0
+    loop.grammars.close()
 
 
 @pytest.mark.parametrize(("drain", "finished"), [(True, {"a"}), (False, set())])
