@@ -52,9 +52,8 @@ class Growth(NamedTuple):
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One step, for every rank."""
+class Plan(NamedTuple):
+    """One step, for every rank. A named tuple, as is what it gave: each step makes them, several times faster than frozen dataclasses."""
 
     step: int
     slices: tuple[Slice, ...] = ()
@@ -82,8 +81,7 @@ class StepShape(NamedTuple):
     decode_context: int  # tokens whose KV the sequences read that decode
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(NamedTuple):
     """What a step gave. `tokens[i]` belongs to slice i: the accepted ones, empty where nothing was sampled."""
 
     step: int

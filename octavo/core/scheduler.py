@@ -172,7 +172,7 @@ class Scheduler:
             could_run = min(len(self.running) + len(self.waiting), settings.max_num_seqs)
             samples = -(-could_run // settings.pipeline_parallel_size)
         budget = self.budget.tokens(self.running, self.waiting, now_s)
-        return Step(budget, budget, samples)
+        return Step(budget, samples)
 
     def _continue_running(self, step: Step) -> None:
         """Walk the running in order. Most decode one token into blocks they have: those take the short way."""

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from octavo.core.plan import Admission, Growth, Plan, Slice, StepShape
 from octavo.core.sequence import Sequence
 
 
-@dataclass(slots=True)
 class Step:
     """A plan in the making: what is left of the limits, and what has been decided."""
 
-    budget: int  # tokens
-    left: int  # of them
-    samples: int  # sequences that may still sample in this step
-    slices: list[Slice] = field(default_factory=list[Slice])
-    sequences: list[Sequence] = field(default_factory=list[Sequence])  # of the slices
-    chunks: list[Sequence] = field(default_factory=list[Sequence])  # those that were fed known tokens
-    chunk_tokens: int = 0
-    chunk_pairs: int = 0  # of a token of a chunk and one that it attends
-    admitted: list[Admission] = field(default_factory=list[Admission])
-    grown: list[Growth] = field(default_factory=list[Growth])
-    preempted: bool = False
-    decodes_first: bool = True
+    __slots__ = (  # noqa: RUF023  in the order of __init__
+        "budget", "left", "samples", "slices", "sequences", "chunks", "chunk_tokens", "chunk_pairs", "admitted", "grown", "preempted",
+        "decodes_first",
+    )  # fmt: skip
+
+    def __init__(self, budget: int, samples: int) -> None:
+        self.budget = budget  # tokens
+        self.left = budget  # of them
+        self.samples = samples  # sequences that may still sample in this step
+        self.slices: list[Slice] = []
+        self.sequences: list[Sequence] = []  # of the slices
+        self.chunks: list[Sequence] = []  # those that were fed known tokens
+        self.chunk_tokens = 0
+        self.chunk_pairs = 0  # of a token of a chunk and one that it attends
+        self.admitted: list[Admission] = []
+        self.grown: list[Growth] = []
+        self.preempted = False
+        self.decodes_first = True
 
     def spend(self, n: int) -> None:
         """Account for `n` sequences that decode one token each."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from octavo.cluster.coordinator import Seat
@@ -68,7 +67,7 @@ class LockStep:
             return None
         agreement = agree(self._seat.speak(Intent(plan.num_tokens if plan else 0, graph=False)))
         self._running = agreement is not None
-        return None if agreement is None else replace(plan or Plan(0), num_tokens_all=agreement.num_tokens)
+        return None if agreement is None else (plan or Plan(0))._replace(num_tokens_all=agreement.num_tokens)
 
     def failed(self, error: Exception) -> None:
         """The others are in the middle of it: nobody can go on."""

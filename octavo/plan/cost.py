@@ -147,23 +147,25 @@ class Roofline:
 
     def terms(self, shape: StepShape) -> Terms:
         """What each part of the step needs of the device, at the hardware's best."""
-        products_s = shape.num_tokens * self.token_products_s + shape.num_sampled * self.sampled_products_s
-        weights_s = self.weights_s - self.idle_s * self.passed_over ** max(0, shape.num_tokens - 1)
+        num_tokens, num_sequences, num_sampled, _, prefill_pairs, context = shape
+        products_s = num_tokens * self.token_products_s + num_sampled * self.sampled_products_s
+        weights_s = self.weights_s
+        if self.idle_s:
+            weights_s -= self.idle_s * self.passed_over ** max(0, num_tokens - 1)
         both_s: float = (weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
-        context = shape.decode_context
         kv_s = context * self.kv_token_s
         for window, token_s in self.windows:
-            kv_s += min(context, window * shape.num_sequences) * token_s
+            kv_s += min(context, window * num_sequences) * token_s
         found = Terms(
             self.step_s,
             weights_s,
             both_s - weights_s,
-            min(shape.num_tokens, FEW_TOKENS) * self.token_products_s,
-            shape.prefill_pairs * self.pair_s,
+            (num_tokens if num_tokens < FEW_TOKENS else FEW_TOKENS) * self.token_products_s,
+            prefill_pairs * self.pair_s,
             kv_s,
-            shape.num_tokens * self.token_activations_s,
-            shape.num_sequences * self.sequence_s,
-            self.collective_s + shape.num_tokens * self.token_collective_s,
+            num_tokens * self.token_activations_s,
+            num_sequences * self.sequence_s,
+            self.collective_s + num_tokens * self.token_collective_s,
         )
         if not self.eager_s or self.is_graph(shape):
             return found
