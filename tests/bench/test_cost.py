@@ -24,7 +24,7 @@ LAUNCH = Launch(graph_s=0.3e-3, eager_s=12e-3, sequence_s=5e-6, token_s=1e-7)
 @pytest.fixture
 def subject() -> Subject:
     device = Device.named("h200")
-    settings = resolve(EngineConfig.from_flags(max_num_seqs=8, max_model_len=512), QWEN3_06B, device)
+    settings = resolve(EngineConfig.from_flags(max_num_seqs=8, max_model_len=512, cudagraph_mode="FULL_DECODE_ONLY"), QWEN3_06B, device)
     return Subject(Architecture.from_config(QWEN3_06B), settings, replace(device, name="NVIDIA H200"))
 
 

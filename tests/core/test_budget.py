@@ -10,6 +10,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.budget import AIM, SPARED, FixedBudget, Piece, TargetBudget, Work, step_budget
 from octavo.core.plan import StepShape
 from octavo.core.sequence import Sequence
+from octavo.plan.cost import StepTimes
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import percentile, summarize
@@ -90,7 +91,7 @@ def test_the_shape_of_no_prompt_is_that_of_the_decodes() -> None:
 def serve(rate: float, **targets: float) -> dict[str, dict[str, float]]:
     settings = Resolved(max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=MOST, **targets)  # type: ignore[arg-type]
     load = Synthetic((Kind(4096, 256, 0.5), Kind(128, 256, 0.5)), rate=rate, duration_s=25)
-    record, _ = simulate(load, settings, make_layout(40_000, 16), seconds)
+    record, _ = simulate(load, settings, make_layout(40_000, 16), lambda shape: StepTimes(0.0, seconds(shape)))
     gaps = sorted(record.gaps_s)
     return {**summarize(record), "itl_p99_s": percentile(gaps, 99)}  # type: ignore[dict-item]
 
