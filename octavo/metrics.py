@@ -53,6 +53,7 @@ FURTHER_COUNTERS = {
 FURTHER_GAUGES = {
     "sleep_level": "How deep the engine sleeps: 0 awake, 1 weights on the host, 2 weights dropped",
     "kv_cached_blocks": "Blocks that hold cached prefixes and may be given away",
+    "prefix_match_tokens": "Prompts share prefixes in multiples of so many tokens",
     "longest_step_seconds": "How long the engine expects its longest step to take",
     "prompt_tokens_per_second": "How fast the engine expects to read a prompt that comes alone",
 }
@@ -73,8 +74,7 @@ class FrontMetrics:
     """One per server process. Requests started always equal requests finished by reason plus those running."""
 
     def __init__(self, model_name: str, max_model_len: int, namespace: str = "octavo") -> None:
-        self._namespace = namespace
-        self._model_name = model_name
+        self._namespace, self._model_name = namespace, model_name
         tokens = one_two_five(max_model_len)
         self.engines = [EngineStats()]  # the last reading of each
         self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start

@@ -139,6 +139,7 @@ class Scheduler:
             "num_steps": self._steps,
             "kv_evictions": pool.evictions,
             "kv_cached_blocks": pool.num_cached,
+            "prefix_match_tokens": self.cache.match_tokens,
             "failed_steps": self.counts["failed_steps"],
             "slices_ignored": self.counts["slices_ignored"],
             "tokens_past_finish": self.counts["tokens_past_finish"],

@@ -101,7 +101,13 @@ async def test_the_engines_own_readings() -> None:
         num_preemptions=7,
         prefix_cache_queries=100,
         prefix_cache_hits=40,
-        counters={"kv_evictions": 9.0, "something_else": 1.0, "prefix_misses_evicted": 4.0, "kv_cached_blocks": 5.0},
+        counters={
+            "kv_evictions": 9.0,
+            "something_else": 1.0,
+            "prefix_misses_evicted": 4.0,
+            "kv_cached_blocks": 5.0,
+            "prefix_match_tokens": 16.0,
+        },
         histograms={"iteration_tokens_total": [(8.0, 1), (64.0, 2), (float("inf"), 1)]},
     )
     async with client() as api:
@@ -120,6 +126,7 @@ async def test_the_engines_own_readings() -> None:
         assert value(families, "octavo:something_else/_total") == 1
         assert value(families, "octavo:prefix_cache_misses/_total", reason="evicted") == 4
         assert value(families, "octavo:kv_cached_blocks") == 5
+        assert value(families, "octavo:prefix_match_tokens") == 16
         assert value(families, "octavo:iteration_tokens_total/_bucket", le="64.0") == 3
         assert value(families, "octavo:iteration_tokens_total/_bucket", le="+Inf") == 4
 

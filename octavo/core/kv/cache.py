@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ class KVCache:
     def usage(self) -> float:
         """Share of the blocks that sequences hold."""
         return 1 - self.pool.num_free / self.pool.num_blocks
+
+    @property
+    def match_tokens(self) -> int:
+        """Prefixes are found in multiples of so many tokens: whole blocks of every group."""
+        return math.lcm(*self._sizes)
 
     # ---- room for a sequence
 

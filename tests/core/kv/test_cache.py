@@ -191,6 +191,7 @@ class TestMisses:
         assert told.cache_miss is not None
         assert "3 shared tokens are under one block of 4" in told.cache_miss
         assert it.scheduler.stats()["prefix_misses_short"] == 1
+        assert it.scheduler.stats()["prefix_match_tokens"] == 4
 
     def test_another_salt_is_counted_but_not_told(self) -> None:
         it = engine()
