@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -268,34 +268,37 @@ class AsyncLLM:
 
 
 async def start_replicas(config: EngineConfig) -> Any:
-    """`Replicas` of this host, and of others behind the same API. Raises `ConfigError`, `ExecutorDead` and `EngineDead`."""
+    """`StartedReplicas` of this host, and of others behind the same API. Raises `ConfigError`, `ExecutorDead` and `EngineDead`."""
     from octavo.cluster.coordinator import all_replicas
     from octavo.cluster.replica_hosts import BUILD_REPLICA, far_engines
-    from octavo.engine.replicas import Replicas
+    from octavo.engine.replicas import StartedReplicas
     from octavo.host.numa import engine_place
 
     parallel = config.parallel
     here, there, coordinator = all_replicas(parallel)
     far = await asyncio.to_thread(far_engines, parallel, there)
     places = [engine_place(parallel, replica.local * parallel.world_size) for replica in here]
-    return await Replicas.start(BUILD_REPLICA, [(config, False, one) for one in here], places, coordinator, far, here[0].rank)
+    return await StartedReplicas.start(BUILD_REPLICA, [(config, False, one) for one in here], places, coordinator, far, here[0].rank)
 
 
-async def start_engine(config: EngineConfig) -> tuple[Any, Checkpoint]:
-    """A `RemoteEngine`, or `Replicas`, and the opened checkpoint: the engine loads in its process while the tokeniser is read here.
+async def started_engine(config: EngineConfig) -> Any:
+    """A `RemoteEngine`, or `StartedReplicas`, when they are ready. Raises `EngineDead`, and what starting replicas raises."""
+    from octavo.engine.remote import RemoteEngine
+    from octavo.host.numa import engine_place
+
+    if config.parallel.data_parallel_size > 1:
+        return await start_replicas(config)
+    return await RemoteEngine.start(BUILD, (config,), place=engine_place(config.parallel))
+
+
+async def start_engine(config: EngineConfig, starting: Coroutine[Any, Any, Any] | None = None) -> tuple[Any, Checkpoint]:
+    """The engine of `starting`, or of `started_engine`, and the opened checkpoint: the one loads while the other's tokeniser is read here.
 
     Raises what either raises, `EngineDead` for the engine.
     """
     from octavo.engine.build import open_model
-    from octavo.engine.remote import RemoteEngine
-    from octavo.host.numa import engine_place
 
-    parallel = config.parallel
-    if parallel.data_parallel_size == 1:
-        starting = RemoteEngine.start(BUILD, (config,), place=engine_place(parallel))
-    else:
-        starting = start_replicas(config)
-    engine = asyncio.create_task(starting)
+    engine = asyncio.create_task(starting or started_engine(config))
     try:
         checkpoint = await asyncio.to_thread(open_model, config)
         if not config.model.skip_tokenizer_init:

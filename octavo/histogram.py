@@ -5,21 +5,33 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from octavo.ledger import Ledger
+
 
 class Histogram:
     """Counts of values by upper bound. `fine` divides each bucket into so many of equal ratio, which only `counts` and `bounds` tell."""
 
-    __slots__ = ("bounds", "counts", "fine", "total")
+    __slots__ = ("_counts", "_sum", "bounds", "fine")
 
-    def __init__(self, bounds: Sequence[float], fine: int = 1) -> None:
+    def __init__(self, bounds: Sequence[float], fine: int = 1, ledger: Ledger | None = None) -> None:
+        ledger = ledger or Ledger()
         self.bounds = _divided(bounds, fine)
         self.fine = fine
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
+        self._counts = ledger.whole(len(self.bounds) + 1)
+        self._sum = ledger.real(1)
 
     def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+        self._counts.own[bisect_left(self.bounds, value)] += 1
+        self._sum.own[0] += value
+
+    @property
+    def counts(self) -> list[int]:
+        """Of all processes that count together."""
+        return self._counts.totals()
+
+    @property
+    def total(self) -> float:
+        return self._sum.total(0)
 
     @property
     def count(self) -> int:

@@ -5,7 +5,6 @@ Plain integers and lists are counted up on the path of every token; `prometheus_
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -14,8 +13,10 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from octavo.engine.client import EngineStats, together
+from octavo.engine_metrics import ENGINE_COUNTERS, FURTHER_COUNTERS, FURTHER_GAUGES, GAUGES
 from octavo.expert_metrics import expert_families
 from octavo.histogram import Histogram, bound_text, cumulative, one_two_five
+from octavo.ledger import Counts, Ledger
 from octavo.types import FinishReason, RequestMetrics
 
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
@@ -25,38 +26,6 @@ REQUEST_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 
 CONTINUATIONS = (1, 2, 5, 10, 20)
 FINE = 8
 
-GAUGES = {
-    "num_requests_running": ("Requests that are being computed", lambda stats: stats.num_requests_running),
-    "num_requests_waiting": ("Requests that wait for their first step or to resume", lambda stats: stats.num_requests_waiting),
-    "kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1", lambda stats: stats.kv_cache_usage),
-    # Older names of the same facts; nothing is ever swapped to the host.
-    "gpu_cache_usage_perc": ("Same as kv_cache_usage_perc", lambda stats: stats.kv_cache_usage),
-    "cpu_cache_usage_perc": ("Always 0: preempted requests are computed anew", lambda stats: 0.0),
-    "num_requests_swapped": ("Always 0: preempted requests are computed anew", lambda stats: 0),
-}
-ENGINE_COUNTERS = {
-    "num_preemptions": ("Times a running request gave its blocks back", lambda stats: stats.num_preemptions),
-    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache", lambda stats: stats.prefix_cache_queries),
-    "prefix_cache_hits": ("Prompt tokens found in the prefix cache", lambda stats: stats.prefix_cache_hits),
-    "engine_steps": ("Steps that the engine has run", lambda stats: stats.num_steps),
-    "engine_generation_tokens": ("Tokens sampled, also those past a stop string", lambda stats: stats.generation_tokens),
-}
-# Further counts an engine may keep, by its own names; zero where it has none, so that a dashboard always finds them.
-FURTHER_COUNTERS = {
-    "failed_steps": ("failed_steps", "Steps that raised an error"),
-    "oom_events": ("oom_events", "Times the device had no memory left"),
-    "cache_evictions": ("kv_evictions", "Cached blocks given to other requests"),
-    "spec_decode_num_drafts": ("drafts", "Times tokens were drafted"),
-    "spec_decode_num_draft_tokens": ("draft_tokens", "Tokens drafted"),
-    "spec_decode_num_accepted_tokens": ("draft_tokens_accepted", "Drafted tokens that were accepted"),
-}
-FURTHER_GAUGES = {
-    "sleep_level": "How deep the engine sleeps: 0 awake, 1 weights on the host, 2 weights dropped",
-    "kv_cached_blocks": "Blocks that hold cached prefixes and may be given away",
-    "prefix_match_tokens": "Prompts share prefixes in multiples of so many tokens",
-    "longest_step_seconds": "How long the engine expects its longest step to take",
-    "prompt_tokens_per_second": "How fast the engine expects to read a prompt that comes alone",
-}
 LABELS = ("model_name", "engine")
 FRONT = "0"  # what the front counts stands under the first engine: sums over engines are right
 REFUSALS = ("queue_full", "wait_too_long", "rate_limit_exceeded")
@@ -71,37 +40,38 @@ MISSES = "prefix_misses_"  # the engine's counts of misses by reason begin so
 
 
 class FrontMetrics:
-    """One per server process. Requests started always equal requests finished by reason plus those running."""
+    """What all API processes have counted. Requests started always equal requests finished by reason plus those running."""
 
-    def __init__(self, model_name: str, max_model_len: int, namespace: str = "octavo") -> None:
+    def __init__(self, model_name: str, max_model_len: int, namespace: str = "octavo", ledger: Ledger | None = None) -> None:
+        ledger = ledger or Ledger()
         self._namespace, self._model_name = namespace, model_name
         tokens = one_two_five(max_model_len)
         self.engines = [EngineStats()]  # the last reading of each
         self.startup_s: Mapping[str, float] = {}  # seconds by stage of the engine's start
-        self.num_started = 0
-        self.finished: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
-        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))  # by code, before they were requests of the engine
-        self.by_key: Mapping[str, Mapping[str, int]] = {}  # counts by the name of each API key
-        self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        self.time_to_first_token = Histogram(TTFT_S, FINE)  # fine ones are shown live
-        self.inter_token_latency = Histogram(FINE_TOKEN_S, FINE)
-        self.time_per_output_token = Histogram(FINE_TOKEN_S)
-        self.e2e_request_latency = Histogram(REQUEST_S)
-        self.request_queue_time = Histogram(REQUEST_S)
-        self.request_prefill_time = Histogram(REQUEST_S)
-        self.request_decode_time = Histogram(REQUEST_S)
-        self.request_inference_time = Histogram(REQUEST_S)
-        self.request_prompt_tokens = Histogram(tokens)
-        self.request_generation_tokens = Histogram(tokens)
-        self.request_params_max_tokens = Histogram(tokens)
-        self.request_params_n = Histogram(CONTINUATIONS)
+        self.counts = Counts(("started", "prompt_tokens", "prompt_tokens_cached", "generation_tokens"), ledger)
+        self.finished = Counts([reason.value for reason in FinishReason], ledger)
+        self.refused = Counts(REFUSALS, ledger)  # by code, before they were requests of the engine
+        self.by_key: Mapping[str, Counts] = {}  # counts by the name of each API key
+        self.time_to_first_token = Histogram(TTFT_S, FINE, ledger=ledger)  # fine ones are shown live
+        self.inter_token_latency = Histogram(FINE_TOKEN_S, FINE, ledger=ledger)
+        self.time_per_output_token = Histogram(FINE_TOKEN_S, ledger=ledger)
+        self.e2e_request_latency = Histogram(REQUEST_S, ledger=ledger)
+        self.request_queue_time = Histogram(REQUEST_S, ledger=ledger)
+        self.request_prefill_time = Histogram(REQUEST_S, ledger=ledger)
+        self.request_decode_time = Histogram(REQUEST_S, ledger=ledger)
+        self.request_inference_time = Histogram(REQUEST_S, ledger=ledger)
+        self.request_prompt_tokens = Histogram(tokens, ledger=ledger)
+        self.request_generation_tokens = Histogram(tokens, ledger=ledger)
+        self.request_params_max_tokens = Histogram(tokens, ledger=ledger)
+        self.request_params_n = Histogram(CONTINUATIONS, ledger=ledger)
         self._registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self._registry)
+        if ledger.num_rows == 1:  # of several processes each would tell of itself alone
+            for collector in (ProcessCollector, PlatformCollector, GCCollector):
+                collector(registry=self._registry)
         self._registry.register(self)
 
     def started(self, n: int, max_tokens: int | None) -> None:
-        self.num_started += 1
+        self.counts.add("started")
         self.request_params_n.observe(n)
         if max_tokens is not None:
             self.request_params_max_tokens.observe(max_tokens)
@@ -112,11 +82,11 @@ class FrontMetrics:
         self.time_to_first_token.observe(times.first_token_time - times.arrival_time)
 
     def prompt_read(self, num_prompt_tokens: int, num_cached_tokens: int) -> None:
-        self.prompt_tokens += num_prompt_tokens
-        self.prompt_tokens_cached += num_cached_tokens
+        self.counts.add("prompt_tokens", num_prompt_tokens)
+        self.counts.add("prompt_tokens_cached", num_cached_tokens)
 
     def ended(self, reason: FinishReason, times: RequestMetrics, now_s: float, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        self.finished[reason.value] += 1
+        self.finished.add(reason.value)
         self.e2e_request_latency.observe(now_s - times.arrival_time)
         self.request_prompt_tokens.observe(num_prompt_tokens)
         self.request_generation_tokens.observe(num_output_tokens)
@@ -130,6 +100,26 @@ class FrontMetrics:
         self.request_inference_time.observe(now_s - scheduled)
         if num_output_tokens > 1:
             self.time_per_output_token.observe((now_s - times.first_token_time) / (num_output_tokens - 1))
+
+    @property
+    def num_started(self) -> int:
+        return self.counts["started"]
+
+    @property
+    def num_running(self) -> int:
+        return self.num_started - self.finished.total()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.counts["prompt_tokens"]
+
+    @property
+    def prompt_tokens_cached(self) -> int:
+        return self.counts["prompt_tokens_cached"]
+
+    @property
+    def generation_tokens(self) -> int:
+        return self.counts["generation_tokens"]
 
     @property
     def stats(self) -> EngineStats:
@@ -151,8 +141,8 @@ class FrontMetrics:
         yield self._family(CounterMetricFamily, "prompt_tokens_cached", "Prompt tokens found in the cache", self.prompt_tokens_cached)
         yield self._family(CounterMetricFamily, "generation_tokens", "Tokens given to clients", self.generation_tokens)
         yield self._family(CounterMetricFamily, "requests_started", "Requests handed to the engine", self.num_started)
-        yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", self.finished)
-        yield self._by_label("requests_refused", "Requests answered with 429, by code", "code", self.refused)
+        yield self._by_label("request_success", "Requests that have ended, by reason", "finished_reason", dict(self.finished.items()))
+        yield self._by_label("requests_refused", "Requests answered with 429, by code", "code", dict(self.refused.items()))
         for name, (help_text, kind) in KEY_COUNTS.items():
             yield self._by_label(f"api_key_{name}", help_text, "api_key", {key: counts[name] for key, counts in self.by_key.items()}, kind)
         yield self._by_label("startup_seconds", "Seconds of the engine's start, by stage", "stage", self.startup_s, GaugeMetricFamily)

@@ -107,6 +107,11 @@ class ScriptedEngine:
     _open: dict[str, set[int]] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
+    doors = ()  # in this process there is none
+
+    def lose(self, reason: str) -> None:
+        self.dead = reason
+
     def add(self, request: Request, reader: Reader) -> None:
         if self.dead:
             raise EngineDead(self.dead)

@@ -1,6 +1,7 @@
 """What a token costs the API process: streams of a scripted engine, one token an event, read by clients in other processes.
 
-    python -m bench.front [--streams 256] [--script text tools] [--seconds 8] [--output-json FILE]
+    python -m bench.front [--streams 256] [--script text tools] [--seconds 8] [--api-server-count 1]
+        [--output-json FILE]
 
 Each script is run twice: at the pace of `--step-ms` for the processor time of a token (all threads of the API processes, as the kernel
 counts it), and a quarter faster than that allows, for events a second. `text` is a completion with stop strings and characters that come in
@@ -53,15 +54,15 @@ class Window:
 
 
 @contextmanager
-def server(script: str, step_ms: float) -> Iterator[tuple[str, list[int]]]:
+def server(script: str, step_ms: float, num_processes: int) -> Iterator[tuple[str, list[int]]]:
     """The server's URL, and the ids of its API processes."""
-    command = [sys.executable, "-m", "bench.front.server", script, str(step_ms)]
+    command = [sys.executable, "-m", "bench.front.server", script, str(step_ms), str(num_processes)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         for line in process.stderr:
             if ready := re.search(r"ready on (http://\S+?),", line):
-                yield ready[1], [process.pid]
+                yield ready[1], api_processes(process.pid)
                 break
             sys.stderr.write(line)
         else:
@@ -70,6 +71,11 @@ def server(script: str, step_ms: float) -> Iterator[tuple[str, list[int]]]:
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def api_processes(pid: int) -> list[int]:
+    """The first one's id, and its children's but for the last, which is the engine: it is started after them."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())][:-1]
 
 
 def cpu_s(pid: int) -> float:
@@ -87,9 +93,9 @@ def tokens_an_event(url: str, script: str) -> float:
         return num_tokens / answer.read().count(b"\n\n")
 
 
-def measure(script: str, step_ms: float, num_streams: int, num_clients: int, seconds: float) -> Window:
+def measure(script: str, step_ms: float, num_streams: int, num_clients: int, seconds: float, num_processes: int) -> Window:
     spawning = multiprocessing.get_context("spawn")
-    with server(script, step_ms) as (url, pids):
+    with server(script, step_ms, num_processes) as (url, pids):
         ratio = tokens_an_event(url, script)
         counts = spawning.RawArray("Q", num_clients)
         shares = [len(range(place, num_streams, num_clients)) for place in range(num_clients)]
@@ -123,17 +129,20 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=max(1, min(8, (os.cpu_count() or 2) // 2)), help="processes of clients")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--step-ms", type=float, default=25.0, help="time of a step where processor time is measured")
+    parser.add_argument("--api-server-count", type=int, default=1, help="API processes")
     parser.add_argument("--output-json", type=Path)
     asked = parser.parse_args()
     results: dict[str, Any] = {}
     for script in asked.script:
-        paced = measure(script, asked.step_ms, asked.streams, asked.clients, asked.seconds).result
-        fastest_ms = asked.streams * paced["us_per_token"] / 1250
-        full = measure(script, fastest_ms, asked.streams, asked.clients, asked.seconds).result
+        common = asked.streams, asked.clients, asked.seconds, asked.api_server_count
+        paced = measure(script, asked.step_ms, *common).result
+        fastest_ms = asked.streams * paced["us_per_token"] / 1250 / asked.api_server_count
+        full = measure(script, fastest_ms, *common).result
         results[script] = {"paced": paced, "full": full}
         print(script, json.dumps(results[script]), file=sys.stderr)
     told = {"command": "python -m bench.front " + " ".join(sys.argv[1:]), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    told |= {"device": device_name(), "cores": os.cpu_count(), "versions": versions(), "streams": asked.streams, "results": results}
+    told |= {"device": device_name(), "cores": os.cpu_count(), "versions": versions(), "streams": asked.streams}
+    told |= {"api_processes": asked.api_server_count, "results": results}
     print(json.dumps(told))
     if asked.output_json:
         asked.output_json.write_text(json.dumps(told) + "\n", encoding="utf-8")

@@ -67,7 +67,7 @@ class ScriptedLoop:
     """Has the face of `EngineLoop`. A step takes `step_s`, or as long as telling its news takes."""
 
     def __init__(self, script: Sequence[int], step_s: float, outbox: Any) -> None:
-        self.stopping = False
+        self.stopping, self.wakes = False, ()
         self._script, self._step_s, self._outbox = script, step_s, outbox
         self._live: dict[tuple[str, int], tuple[Request, int]] = {}  # continuation -> its request, tokens told
         self._due_s = 0.0

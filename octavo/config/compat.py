@@ -216,7 +216,6 @@ OBSERVABILITY = {
 }
 
 SERVER = {
-    "api_server_count": _noted("one process serves HTTP", "1", short="-asc"),
     "ssl_ciphers": _refused("Python's choice of ciphers is used; put a proxy in front of the server for another one"),
     "enable_ssl_refresh": _refused("certificates are read at start; restart the server after changing them", takes="switch"),
     "middleware": _refused("the server runs no foreign code; put a proxy in front of it", takes="list"),

@@ -16,6 +16,9 @@ class ServerConfig:
     host: Annotated[str, Flag("address to listen on; 0.0.0.0 answers other machines too")] = "127.0.0.1"
     port: Annotated[int, Flag("port to listen on; 0: any free one, which is printed")] = 8000
     uds: Annotated[str | None, Flag("path of a Unix socket to listen on instead of host and port")] = None
+    api_server_count: Annotated[
+        int | None, Flag("processes that answer on the port, before the same engines; default: as many as engines", short=("-asc",))
+    ] = None
     api_key: Annotated[
         tuple[str, ...], Flag("keys that clients must show, any of them; default: none is asked for", env=env.API_KEY, secret=True)
     ] = ()
@@ -96,6 +99,7 @@ class ServerConfig:
             raise ConfigError("api_key", "", "a key must have at least one character")
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
             raise ConfigError("enable_auto_tool_choice", True, "it needs --tool-call-parser, which says how the model writes calls")
+        at_least("api_server_count", self.api_server_count, 1)
         at_least("max_num_queued_reqs", self.max_num_queued_reqs, 1)
         at_least("max_num_queued_tokens", self.max_num_queued_tokens, 1)
         for name, unit in (("stall_timeout", "seconds"), ("admission_ttft_ms", "milliseconds")):

@@ -106,6 +106,15 @@ class AsyncEngine(Protocol):
         ...
 
     @property
+    def doors(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Where other fronts find the engines, and what each said of itself: for `octavo.engine.replicas.connect`."""
+        ...
+
+    def lose(self, reason: str) -> None:
+        """It has ended, or is ended now if it was started here; this is what its requests are told."""
+        ...
+
+    @property
     def dead(self) -> str | None:
         """The first error of an engine that has ended, else None."""
         ...

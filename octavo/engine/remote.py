@@ -1,4 +1,4 @@
-"""An engine in another process, seen from an event loop: the `AsyncEngine` of the server and of `AsyncLLM`."""
+"""An engine in a process of its own, started here: the `AsyncEngine` of the server and of `AsyncLLM`."""
 
 from __future__ import annotations
 
@@ -7,43 +7,17 @@ import contextlib
 import json
 import os
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
-import zmq
-
-from octavo.core.router import Load
-from octavo.engine.channel import decode_reply, encode_command
-from octavo.engine.client import EngineDead, EngineStats, Reader
-from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
-from octavo.engine.news import as_output, is_token
+from octavo.engine.client import EngineDead
+from octavo.engine.link import EngineLink
+from octavo.engine.messages import Stop
 from octavo.engine.process import ANYWHERE, Process, Word, spawn, word_in
 from octavo.host.place import Place
-from octavo.types import FinishReason, Request, SequenceOutput
-
-_STATS = frozenset(item.name for item in fields(EngineStats))
 
 
-class Listener:
-    """Who reads the news of a request, and the continuations of which some can come."""
-
-    __slots__ = ("open", "reader")
-
-    def __init__(self, reader: Reader, num_continuations: int) -> None:
-        self.reader = reader
-        self.open = set(range(num_continuations))
-
-    def take(self, output: SequenceOutput) -> None:
-        if output.index not in self.open:
-            return  # it was under way when the front ended the continuation
-        if output.finish_reason is not None:
-            self.open.discard(output.index)
-        self.reader.take(output)
-
-
-class RemoteEngine:
+class RemoteEngine(EngineLink):
     """Starts its process when made, inside the event loop that will use it; `RemoteEngine.start` also waits until it is ready."""
 
     def __init__(
@@ -52,30 +26,18 @@ class RemoteEngine:
         args: tuple[Any, ...],
         on_stage: Callable[[Mapping[str, Any]], None] | None = None,
         place: Place = ANYWHERE,
-        on_death: Callable[[], None] | None = None,
         process: Process | None = None,
     ) -> None:
-        """With `on_death` it is the caller who says why all is lost, by `lose`. `process` has been started already, on another host."""
-        self.last_word: Word | None = None  # once its process has ended
-        self._on_death = on_death
-        self.info: Mapping[str, Any] = {}
-        self._on_stage = on_stage
+        """`process` has been started already, on another host."""
+        super().__init__()
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # of the socket; only this user can enter it
+        self.on_death: Callable[[], None] | None = None  # who says by `lose` why all is lost, instead of this
+        self.last_word: Word | None = None  # once its process has ended
+        self._on_stage = on_stage
         address = f"ipc://{self._folder.name}/engine"
         self._child = process or spawn("octavo.engine.server:run_engine", address, build, args, place=place)
-        self._dead: str | None = None
         self._gone = asyncio.Event()
-        self._listeners: dict[str, Listener] = {}
-        self._asked: dict[str, asyncio.Future[Any]] = {}
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            self._socket.setsockopt(option, 0)
-        self._looking = False
-        self._socket_fd = int(self._socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._socket_fd, self._look)
+        self._ready: asyncio.Future[None] = self._loop.create_future()
         self._reading_status = asyncio.create_task(self._read_status())
 
     @classmethod
@@ -99,52 +61,8 @@ class RemoteEngine:
         await self._ready
 
     @property
-    def dead(self) -> str | None:
-        return self._dead
-
-    @property
     def pid(self) -> int:
         return self._child.pid
-
-    def add(self, request: Request, reader: Reader) -> None:
-        self._check_alive()
-        assert request.id not in self._listeners, "ids are the front's and unique"
-        self._listeners[request.id] = Listener(reader, request.params.n)
-        self._send(Add(request))
-
-    def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
-        listener = self._listeners.get(request_id)
-        if listener is not None:
-            listener.open.discard(index)
-            if not listener.open:
-                del self._listeners[request_id]
-        if self._dead is None:
-            self._send(Finish(request_id, index, reason, num_tokens))
-
-    def abort(self, request_id: str) -> None:
-        self._listeners.pop(request_id, None)
-        if self._dead is None:
-            self._send(Abort(request_id))
-
-    def follows(self, request_id: str) -> bool:
-        """Whether news of this request can still come."""
-        return request_id in self._listeners
-
-    async def stats(self) -> list[EngineStats]:
-        return [stats_from(await self._ask("stats"))]
-
-    async def load(self) -> Load:
-        """Knows of all that was added before the call."""
-        return Load(*await self._ask("load"))
-
-    async def advice(self) -> list[dict[str, Any]]:
-        return await self._ask("advice")
-
-    async def reset_prefix_cache(self) -> bool:
-        return await self._ask("reset_prefix_cache")
-
-    async def order(self, name: str, *args: Any) -> list[str]:
-        return await self._ask(name, *args)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the engine: let running requests finish for `drain_s`, then end what is left."""
@@ -157,65 +75,8 @@ class RemoteEngine:
             self.lose("the engine was closed")
         self._reading_status.cancel()
         await asyncio.gather(self._reading_status, return_exceptions=True)
-        self._loop.remove_reader(self._socket_fd)
-        self._socket.close()
-        self._context.term()
+        await super().close()
         self._folder.cleanup()
-
-    async def _ask(self, what: str, *args: Any) -> Any:
-        self._check_alive()
-        ask = Ask(uuid.uuid4().hex, what, args)
-        answer = self._asked[ask.id] = asyncio.get_running_loop().create_future()
-        try:
-            self._send(ask)
-            return await answer
-        finally:
-            del self._asked[ask.id]
-
-    def _send(self, command: Command) -> None:
-        self._socket.send(encode_command(command), zmq.NOBLOCK)
-        self._look()  # the descriptor tells of a change only once, and sending may have seen it
-
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise EngineDead(self._dead)
-
-    def _look(self) -> None:
-        """Read from the socket at the event loop's next turn."""
-        if not self._looking:
-            self._looking = True
-            self._loop.call_soon(self._read)
-
-    def _read(self) -> None:
-        """One message a turn: however far the engine is ahead, clients are heard in between."""
-        self._looking = False
-        if self._socket.closed:
-            return
-        try:
-            kind, body = decode_reply(self._socket.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            return
-        self._look()
-        if kind == "news":
-            self._hand_over(body)
-        else:
-            waiting = self._asked.get(body[0])
-            if waiting is not None and not waiting.done():
-                waiting.set_result(body[1])
-
-    def _hand_over(self, news: list[list[Any]]) -> None:
-        listeners = self._listeners
-        for item in news:
-            listener = listeners.get(item[0])
-            if listener is None:
-                continue
-            if is_token(item):
-                if item[1] in listener.open:
-                    listener.reader.take_token(item[1], item[2])
-                continue
-            listener.take(as_output(item))
-            if not listener.open:
-                listeners.pop(item[0], None)
 
     async def _read_status(self) -> None:
         reader = asyncio.StreamReader()
@@ -226,8 +87,7 @@ class RemoteEngine:
             while line := await reader.readline():
                 message = json.loads(line)
                 if message["kind"] == "ready":
-                    self.info = message["info"]
-                    self._socket.connect(message["address"])
+                    self.connect(message["address"], message["info"])
                     self._ready.set_result(None)
                 elif message["kind"] == "error":
                     error = word_in(message)
@@ -238,27 +98,14 @@ class RemoteEngine:
         end = await asyncio.to_thread(self._child.end)
         self.last_word = error or Word(False, 0.0, f"the engine process ended with {end}")
         self._gone.set()
-        if self._on_death is None:
+        if self.on_death is None:
             self.lose(self.last_word.text)
         else:
-            self._on_death()
+            self.on_death()
 
     def lose(self, reason: str) -> None:
-        """The engine has ended, or is ended now, and this is what its requests are told."""
+        """The engine has ended, or is ended now."""
         self._child.stop(reason)
-        self._dead = reason
         if not self._ready.done():
             self._ready.set_exception(EngineDead(reason))
-        listeners, self._listeners = self._listeners, {}
-        for listener in listeners.values():
-            listener.reader.lost(reason)
-        for waiting in self._asked.values():
-            if not waiting.done():
-                waiting.set_exception(EngineDead(reason))
-
-
-def stats_from(values: Mapping[str, Any]) -> EngineStats:
-    """Named gauges and counters of an engine's answer; those without a field of their own go to `counters`."""
-    known = {name: value for name, value in values.items() if name in _STATS}
-    further = {name: float(value) for name, value in values.items() if name not in _STATS and isinstance(value, (int, float))}
-    return EngineStats(**known, counters=further)
+        super().lose(reason)

@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.core.router import AFFINITY, Router, prefix_names
 from octavo.engine.client import EngineDead, EngineStats, Reader
+from octavo.engine.link import Door, EngineLink
 from octavo.engine.process import ANYWHERE, FIRST_WORD_GRACE_S, Child, Process, Word
 from octavo.engine.remote import RemoteEngine
 from octavo.engine.sleep import BUSY
@@ -21,41 +22,16 @@ LOAD_EVERY_S = 0.05  # how often replicas are asked for their load while request
 
 
 class Replicas:
-    """Starts its engines when made. One that ends ends all, and each request under way is told the first one's error."""
+    """Routes by what the engines say of themselves, so several fronts may each do so."""
 
-    def __init__(
-        self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
-        far: Sequence[Process] = (), first: int = 0,
-    ) -> None:  # fmt: skip
-        """`places` says where each engine's process runs; none: anywhere. `keep`: a process that they need, ended with them. `far`: further
-        engines, started on other hosts. `first`: the first one's number."""
-        self._first = first
-        self._engines = [
-            RemoteEngine(build, one, place=place, on_death=self._engine_died)
-            for one, place in zip(args, places or [ANYWHERE] * len(args), strict=True)
-        ]
-        self._engines += [RemoteEngine(build, (), on_death=self._engine_died, process=process) for process in far]
-        self._keep = keep
-        self._router = Router(len(self._engines), AFFINITY)
-        self._closing = False
+    def __init__(self, engines: Sequence[EngineLink], first: int = 0) -> None:
+        """`first`: the first one's number."""
+        self._engines = engines
+        self.first = first
+        self._router = Router(len(engines), AFFINITY)
         self._dead: str | None = None
-        self._dying: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._asking = asyncio.create_task(self._ask_loads())
-
-    @classmethod
-    async def start(
-        cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
-        far: Sequence[Process] = (), first: int = 0,
-    ) -> Replicas:  # fmt: skip
-        """An engine for each of `args`. Raises `EngineDead` with the first error of any."""
-        replicas = cls(build, args, places, keep, far, first)
-        try:
-            await asyncio.gather(*(engine.ready() for engine in replicas._engines))
-        except BaseException:
-            await replicas.close()
-            raise
-        return replicas
 
     @property
     def info(self) -> Mapping[str, Any]:
@@ -68,8 +44,9 @@ class Replicas:
         return self._dead
 
     @property
-    def pids(self) -> list[int]:
-        return [engine.pid for engine in self._engines]
+    def doors(self) -> list[Door]:
+        """Where other fronts find each."""
+        return [door for engine in self._engines for door in engine.doors]
 
     def add(self, request: Request, reader: Reader) -> None:
         if self._dead is not None:
@@ -94,7 +71,7 @@ class Replicas:
     async def advice(self) -> list[dict[str, Any]]:
         """Of all engines, each with its number."""
         found = await asyncio.gather(*(engine.advice() for engine in self._engines))
-        return [{**finding, "engine": number} for number, findings in enumerate(found, self._first) for finding in findings]
+        return [{**finding, "engine": number} for number, findings in enumerate(found, self.first) for finding in findings]
 
     async def reset_prefix_cache(self) -> bool:
         return all(await asyncio.gather(*(engine.reset_prefix_cache() for engine in self._engines)))
@@ -103,15 +80,16 @@ class Replicas:
         found = await asyncio.gather(*(engine.order(name, *args) for engine in self._engines))
         return [f"engine {number}: {complaint}" if complaint != BUSY else BUSY for number, own in enumerate(found) for complaint in own]
 
+    def lose(self, reason: str) -> None:
+        """All have ended, and this is what their requests are told."""
+        self._dead = reason
+        for engine in self._engines:
+            engine.lose(reason)
+
     async def close(self, drain_s: float = 0.0) -> None:
-        self._closing = True
         self._asking.cancel()
         await asyncio.gather(*(engine.close(drain_s) for engine in self._engines), self._asking, return_exceptions=True)
-        if self._dying is not None:
-            await self._dying
         self._dead = self._dead or "the engine was closed"
-        if self._keep is not None:
-            await asyncio.to_thread(self._keep.kill)
 
     async def _ask_loads(self) -> None:
         """Keep the router informed for as long as loads change. A word knows of what was sent before it was asked for."""
@@ -129,6 +107,47 @@ class Replicas:
         if load.num_running or load.num_waiting:
             self._changed.set()
 
+
+class StartedReplicas(Replicas):
+    """Starts its engines when made. One that ends ends all, and each request under way is told the first one's error."""
+
+    def __init__(
+        self, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
+        far: Sequence[Process] = (), first: int = 0,
+    ) -> None:  # fmt: skip
+        """`places` says where each engine's process runs; none: anywhere. `keep`: a process that they need, ended with them. `far`: further
+        engines, started on other hosts. `first`: the first one's number."""
+        self._started = [RemoteEngine(build, one, place=place) for one, place in zip(args, places or [ANYWHERE] * len(args), strict=True)]
+        self._started += [RemoteEngine(build, (), process=process) for process in far]
+        super().__init__(self._started, first)
+        self._keep = keep
+        self._closing = False
+        self._dying: asyncio.Task[None] | None = None
+        for engine in self._started:
+            engine.on_death = self._engine_died
+
+    @classmethod
+    async def start(
+        cls, build: str, args: Sequence[tuple[Any, ...]], places: Sequence[Place] = (), keep: Child | None = None,
+        far: Sequence[Process] = (), first: int = 0,
+    ) -> StartedReplicas:  # fmt: skip
+        """An engine for each of `args`. Raises `EngineDead` with the first error of any."""
+        replicas = cls(build, args, places, keep, far, first)
+        try:
+            await asyncio.gather(*(engine.ready() for engine in replicas._started))
+        except BaseException:
+            await replicas.close()
+            raise
+        return replicas
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        self._closing = True
+        await super().close(drain_s)
+        if self._dying is not None:
+            await self._dying
+        if self._keep is not None:
+            await asyncio.to_thread(self._keep.kill)
+
     def _engine_died(self) -> None:
         """After a moment all others end too: whoever waited for the first one may have been quicker to say so."""
         if self._dying is None and not self._closing:
@@ -137,14 +156,20 @@ class Replicas:
     async def _end_all(self) -> None:
         await asyncio.sleep(FIRST_WORD_GRACE_S)
         looks = 0
-        while len(words := self._words()) < len(self._engines) and min(words).consequence and (looks := looks + 1) < CAUSE_LOOKS:
+        while len(words := self._words()) < len(self._started) and min(words).consequence and (looks := looks + 1) < CAUSE_LOOKS:
             await asyncio.sleep(FIRST_WORD_GRACE_S)
-        self._dead = min(words).text
-        for engine in self._engines:
-            engine.lose(self._dead)
-        await asyncio.gather(*(engine.close() for engine in self._engines))
+        self.lose(min(words).text)
+        await asyncio.gather(*(engine.close() for engine in self._started))
 
     def _words(self) -> list[Word]:
         """Of those that have ended."""
-        engines = enumerate(self._engines, self._first)
+        engines = enumerate(self._started, self.first)
         return [engine.last_word.of(f"engine {number}") for number, engine in engines if engine.last_word is not None]
+
+
+def connect(doors: Sequence[Door]) -> EngineLink | Replicas:
+    """A further front's view of engines that run."""
+    links = [EngineLink() for _ in doors]
+    for link, door in zip(links, doors):
+        link.connect(*door)
+    return links[0] if len(links) == 1 else Replicas(links)

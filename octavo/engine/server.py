@@ -19,11 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class WireOutbox:
-    """Sends news to the front that a request came from. A front that has left gets nothing; the others do not notice."""
+    """Sends news to the front that a request came from. What a front wanted that has left is `unwanted`; the others do not notice."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self._fronts: dict[str, bytes] = {}  # request or question id -> identity of its front, while news of it can follow
+        self.unwanted: list[Command] = []
         self._open: dict[str, set[int]] = {}  # request id -> continuations that have not ended
 
     def arrived(self, front: bytes, command: Command) -> None:
@@ -51,10 +52,21 @@ class WireOutbox:
             if output.finish_reason is not None:
                 self._ended(output.request_id, output.index)
         for front, news in by_front.items():
-            self._socket.send_multipart([front, encode_news(news)])
+            self._send(front, encode_news(news))
 
     def answer(self, ask: Ask, value: object) -> None:
-        self._socket.send_multipart([self._fronts.pop(ask.id), encode_answer(ask.id, value)])
+        self._send(self._fronts.pop(ask.id), encode_answer(ask.id, value))
+
+    def _send(self, front: bytes, data: bytes) -> None:
+        try:
+            self._socket.send_multipart([front, data])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            gone = [request_id for request_id, asker in self._fronts.items() if asker == front]
+            self.unwanted += [Abort(request_id) for request_id in gone if request_id in self._open]
+            for request_id in gone:
+                self._forget(request_id)
 
     def _ended(self, request_id: str, index: int) -> None:
         """By the engine or by the front; by both, when their words cross on the way."""
@@ -78,6 +90,7 @@ class EngineServer:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # say so where a front is gone
         self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)  # with the port, where any would do
         self._poller = zmq.Poller()
@@ -92,7 +105,7 @@ class EngineServer:
 
     def _receive(self, wait: bool) -> list[Command]:
         """All commands that have arrived; with `wait`, blocks a while until there is one."""
-        commands: list[Command] = []
+        commands, self.outbox.unwanted = self.outbox.unwanted, []
         if wait:
             self._poller.poll(int(CHECK_EVERY_S * 1000))
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from octavo.config.fields import ConfigError
 from octavo.config.server import ServerConfig
+from octavo.ledger import Counts, Ledger
 from octavo.serve.errors import ApiError
 from octavo.serve.queue import retry_s
 
@@ -32,28 +32,30 @@ class Limits:
 class Bucket:
     """So much a minute, at most a minute's worth at once. One that takes more than there is owes it, so nothing is too large for ever."""
 
-    def __init__(self, per_minute: int, now_s: float) -> None:
+    def __init__(self, per_minute: int, now_s: float, ledger: Ledger | None = None) -> None:
         self._per_second = per_minute / MINUTE_S
-        self._most = self._level = float(per_minute)
-        self._seen_s, self._seen_total = now_s, 0
+        self._most = float(per_minute)
+        self._state = (ledger or Ledger()).common(3)  # its level, when it was looked at last, what had been taken then
+        self._state[0], self._state[1], self._state[2] = self._most, now_s, 0.0
 
     def wait_s(self, total: int, now_s: float, needed: float = 1.0) -> float:
         """Seconds until `needed`, or all that there can be, is left, when `total` has been taken ever; 0: it is."""
-        self._level = min(self._most, self._level + (now_s - self._seen_s) * self._per_second) - (total - self._seen_total)
-        self._seen_s, self._seen_total = now_s, total
-        return max(0.0, min(needed, self._most) - self._level) / self._per_second
+        level, seen_s, seen_total = self._state
+        level = min(self._most, level + (now_s - seen_s) * self._per_second) - (total - seen_total)
+        self._state[0], self._state[1], self._state[2] = level, now_s, float(total)
+        return max(0.0, min(needed, self._most) - level) / self._per_second
 
 
 class Account:
     """What one key's requests have taken, and may take."""
 
-    def __init__(self, name: str | None, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str | None, limits: Limits, clock: Callable[[], float], ledger: Ledger | None = None) -> None:
         self.name = name
-        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self.counts = Counts(COUNTED, ledger)
         self._limits = limits
         self._clock = clock
         per_minute = limits.requests_per_minute, limits.tokens_per_minute
-        self._requests, self._tokens = (None if most is None else Bucket(most, clock()) for most in per_minute)
+        self._requests, self._tokens = (None if most is None else Bucket(most, clock(), ledger) for most in per_minute)
 
     def check(self, num_requests: int) -> None:
         """Raise `ApiError` if so many more are over a limit."""
@@ -68,30 +70,30 @@ class Account:
             self._refuse(f"it may use {limits.tokens_per_minute} tokens a minute", num_requests, wait_s)
 
     def _refuse(self, why: str, num_requests: int, wait_s: float) -> None:
-        self.counts["requests_refused"] += num_requests
+        self.counts.add("requests_refused", num_requests)
         message = f"The API key {self.name!r} has reached its limit: {why}; try again later."
         raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=retry_s(wait_s))
 
     def started(self, num_prompt_tokens: int) -> None:
-        counts = self.counts
-        counts["requests"] += 1
-        counts["requests_running"] += 1
-        counts["prompt_tokens"] += num_prompt_tokens
+        self.counts.add("requests")
+        self.counts.add("requests_running")
+        self.counts.add("prompt_tokens", num_prompt_tokens)
 
     def ended(self) -> None:
-        self.counts["requests_running"] -= 1
+        self.counts.add("requests_running", -1)
 
 
 class Accounts:
     """All keys of a server."""
 
-    def __init__(self, config: ServerConfig, clock: Callable[[], float]) -> None:
-        self.shared = Account(None, Limits(), clock)  # where no key is asked for
+    def __init__(self, config: ServerConfig, clock: Callable[[], float], ledger: Ledger | None = None) -> None:
+        ledger = ledger or Ledger()
+        self.shared = Account(None, Limits(), clock, ledger)  # where no key is asked for
         self._by_key: list[tuple[bytes, Account]] = []
         for number, key in enumerate(config.api_key):
-            self._by_key.append((key.encode(), Account(f"key-{number}", Limits(), clock)))
+            self._by_key.append((key.encode(), Account(f"key-{number}", Limits(), clock, ledger)))
         for name, (keys, limits) in {} if config.api_key_file is None else read_keys(config.api_key_file).items():
-            account = Account(name, limits, clock)
+            account = Account(name, limits, clock, ledger)
             self._by_key += [(key.encode(), account) for key in keys]
 
     @property
@@ -107,7 +109,7 @@ class Accounts:
         """The one of that name, if it has a key still."""
         return next((account for _, account in self._by_key if account.name == name), None)
 
-    def counts(self) -> Mapping[str, Counter[str]]:
+    def counts(self) -> Mapping[str, Counts]:
         """By name."""
         return {account.name: account.counts for _, account in self._by_key if account.name is not None}
 

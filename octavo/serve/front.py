@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from octavo.async_llm import Following, follow
 from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead, EngineStats
+from octavo.ledger import Ledger
 from octavo.metrics import FrontMetrics
 from octavo.serve.accounts import Account, Accounts
 from octavo.serve.errors import ApiError, unknown_model
@@ -60,22 +61,29 @@ class Front:
     """Runs requests on the engine. Ids given to it are labels; the engine's are unique for the front's life."""
 
     def __init__(
-        self, engine: AsyncEngine, model: ServedModel, config: ServerConfig | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: AsyncEngine,
+        model: ServedModel,
+        config: ServerConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ledger: Ledger | None = None,
     ) -> None:
+        """`ledger` is where this process counts, and sees what the other API processes of the server count."""
+        ledger = ledger or Ledger()
         self.engine = engine
         self.model = model
         self.config = config or ServerConfig()
-        self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace)
+        self.metrics = FrontMetrics(model.names[0], model.intake.max_model_len, self.config.metrics_namespace, ledger)
         self.clock = clock
         self.progress = Progress(self.config.stall_timeout)
         self.traces = traces_to(self.config.otlp_traces_endpoint, model.names[0])
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
-        self.queue = Queue(self.config, clock)
-        self.accounts = Accounts(self.config, clock)
+        self.queue = Queue(self.config, clock, ledger=ledger)
+        self.accounts = Accounts(self.config, clock, ledger)
         self.account = self.accounts.shared
         self.metrics.by_key = self.accounts.counts()
-        self._serial = itertools.count()
+        self._serial = itertools.count(ledger.row, ledger.num_rows)  # other numbers than those of other processes
 
     def of(self, account: Account | None) -> Front:
         """The same front, as it serves who acts on this account."""
@@ -101,7 +109,7 @@ class Front:
             self.account.check(len(requests))
             self.queue.check(len(requests), sum(len(request.prompt_token_ids) for request in requests))
         except ApiError as refusal:
-            self.metrics.refused[refusal.reply.error.code or ""] += len(requests)
+            self.metrics.refused.add(refusal.reply.error.code or "", len(requests))
             raise
 
     def heard(self, stats: EngineStats) -> None:
@@ -187,8 +195,8 @@ class Counting:
     def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
         front = self._front
         metrics, now_s = front.metrics, front.clock()
-        metrics.generation_tokens += num_tokens
-        front.account.counts["generation_tokens"] += num_tokens
+        metrics.counts.add("generation_tokens", num_tokens)
+        front.account.counts.add("generation_tokens", num_tokens)
         last_s = self._last_s.get(index)
         if last_s is not None:
             metrics.inter_token_latency.observe(now_s - last_s)

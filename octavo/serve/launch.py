@@ -11,25 +11,27 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import uvicorn
 
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
 from octavo.serve.batches_run import run_batches
+from octavo.serve.beside import BACKLOG, ENDING_S, Others
 from octavo.serve.files_store import store_of
 from octavo.serve.front import Front
 from octavo.serve.http import Protocol
 from octavo.serve.progress import keep_looking
 
 log = logging.getLogger("octavo.serve")
+T = TypeVar("T")
 CHECK_EVERY_S = 0.1
 REPORT_EVERY_S = 10.0
 DEATH_GRACE_S = 2.0  # how long the health routes tell of a dead engine before the server ends
 WRITE_OUT_S = 5.0  # for answers that are ready but not read yet
-BACKLOG = 2048
 MANY_FILES = 65_536
 
 
@@ -37,8 +39,11 @@ class PortBusy(OSError):
     """Somebody else listens there; the text says where and what to do."""
 
 
-def bind(config: ServerConfig) -> socket.socket:
-    """A listening socket: from now on the address is ours, and clients that come too early wait. Raises `PortBusy` and `OSError`."""
+def bind(config: ServerConfig, *, shared: bool = False) -> socket.socket:
+    """A listening socket: from now on the address is ours, and clients that come too early wait. `shared`: `bind_too` can make another.
+
+    Raises `PortBusy` and `OSError`.
+    """
     if config.uds is not None:
         return _bind_unix(Path(config.uds))
     try:
@@ -49,6 +54,8 @@ def bind(config: ServerConfig) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        if shared:  # from now on: whoever comes from elsewhere finds the port busy
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -104,34 +111,66 @@ class Server(uvicorn.Server):
         yield
 
 
-async def run(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]], stops: Stops) -> int:
-    """Start what `start` builds and serve it until a wish to stop or the engine's death. The exit code: 0 when asked to stop, else 1."""
-    front = await _unless(stops, start())
-    if front is None:
-        log.info("stopped while starting")
-        return 0
-    server = Server(_uvicorn_config(config, front))
-    tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(_report(front)), asyncio.create_task(_look(front))]
-    tasks.append(asyncio.create_task(run_batches(front, store_of(front))))
-    gc.collect()
-    gc.freeze()  # what is here now stays for good; the collector need not look at it again
-    log.info("ready on %s, model %s", url_of(config, listener), front.model.names[0])
-    while front.engine.dead is None and not stops.first.is_set() and not tasks[0].done():
-        await _pause(stops.first, CHECK_EVERY_S)
-    died = front.engine.dead
-    if died is not None:
-        log.error("the engine has ended: %s", died)
-        await _pause(stops.first, DEATH_GRACE_S)
-    else:
-        await drain(front, config.shutdown_timeout, stops.second)
-    server.should_exit = True
-    await tasks[0]
-    for task in tasks[1:]:
-        task.cancel()
-    await front.engine.close()
+async def run(
+    config: ServerConfig,
+    listener: socket.socket,
+    start: Callable[[], Awaitable[Front]],
+    stops: Stops,
+    tell_ready: Callable[[Front], None] | None = None,
+    others: Others | None = None,
+) -> int:
+    """Start what `start` builds and serve it, together with `others`, until a wish to stop or a death. The exit code: 0 when asked to stop,
+    else 1."""
+    others = others or Others()
+    try:
+        front = await _unless(stops, start())
+        if front is None:
+            log.info("stopped while starting")
+            return 0
+        server = Server(_uvicorn_config(config, front))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        looking = asyncio.create_task(_look(front))
+        gc.collect()
+        gc.freeze()  # what is here now stays for good; the collector need not look at it again
+        try:
+            await _unless(stops, others.join(front))
+            if tell_ready is None:
+                log.info("ready on %s, model %s", url_of(config, listener), front.model.names[0])
+            else:
+                tell_ready(front)
+            died = await _serve(front, serving, stops, others)
+            server.should_exit = True
+            await serving
+        finally:
+            looking.cancel()
+            await others.close(WRITE_OUT_S + ENDING_S)
+            await front.engine.close()
+    finally:
+        await others.close()
     if config.uds is not None:
         Path(config.uds).unlink(missing_ok=True)
     return 0 if died is None else 1
+
+
+async def _serve(front: Front, serving: asyncio.Task[None], stops: Stops, others: Others) -> str | None:
+    """Until the end, and through it; what has died, if anything has."""
+    tasks = [asyncio.create_task(_report(front)), asyncio.create_task(run_batches(front, store_of(front)))]
+    while front.engine.dead is None and others.ended is None and not stops.first.is_set() and not serving.done():
+        await _pause(stops.first, CHECK_EVERY_S)
+    if front.engine.dead is None and others.ended is not None:
+        front.engine.lose(others.ended)
+    died = front.engine.dead
+    if died is not None:
+        log.error("%s has ended: %s", "the engine" if others.ended is None else "a process", died)
+        others.say("dead", reason=died)
+        await _pause(stops.first, DEATH_GRACE_S)
+    else:
+        others.say("stop")
+        await drain(front, front.config.shutdown_timeout, stops.second)
+        others.say("stop")  # those of their requests that are left have had their time
+    for task in tasks:
+        task.cancel()
+    return died
 
 
 async def drain(front: Front, deadline_s: float, hurry: asyncio.Event) -> None:
@@ -139,7 +178,7 @@ async def drain(front: Front, deadline_s: float, hurry: asyncio.Event) -> None:
     front.draining = True
     log.info("stopping: %d requests have %g s to finish", len(front.running), deadline_s)
     end_s = front.clock() + deadline_s
-    while front.running and front.clock() < end_s and not hurry.is_set() and front.engine.dead is None:
+    while front.metrics.num_running and front.clock() < end_s and not hurry.is_set() and front.engine.dead is None:
         await _pause(hurry, CHECK_EVERY_S)
     if front.running:
         log.warning("%d requests are aborted", len(front.running))
@@ -147,8 +186,8 @@ async def drain(front: Front, deadline_s: float, hurry: asyncio.Event) -> None:
         following.abort()
 
 
-async def _unless(stops: Stops, starting: Awaitable[Front]) -> Front | None:
-    """The front, or None if a signal comes first."""
+async def _unless(stops: Stops, starting: Awaitable[T]) -> T | None:
+    """What it gives, or None if a signal comes first."""
     task = asyncio.ensure_future(starting)
     stopping = asyncio.create_task(stops.first.wait())
     try:
@@ -210,7 +249,7 @@ async def _report(front: Front) -> None:
 
 async def _look(front: Front) -> None:
     """Whether the engine gets on."""
-    await keep_looking(front.progress, front.engine, lambda: bool(front.running), front.clock, front.heard)
+    await keep_looking(front.progress, front.engine, lambda: front.metrics.num_running > 0, front.clock, front.heard)
 
 
 def allow_many_files() -> None:
@@ -221,8 +260,21 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def run_until_done(config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]]) -> int:
-    """`run` on the quickest event loop there is, stopped by signals."""
+def run_until_done(
+    config: ServerConfig, listener: socket.socket, start: Callable[[], Awaitable[Front]], others: Callable[[], Others] = Others
+) -> int:
+    """`run`, stopped by signals. `others` starts further API processes."""
+
+    async def main() -> int:
+        stops = Stops()
+        stops.listen()
+        return await run(config, listener, start, stops, others=others())
+
+    return on_quickest_loop(main)
+
+
+def on_quickest_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run it on the quickest event loop there is."""
     allow_many_files()
     try:
         import uvloop
@@ -230,11 +282,5 @@ def run_until_done(config: ServerConfig, listener: socket.socket, start: Callabl
         factory = uvloop.new_event_loop
     except ImportError:
         factory = None
-
-    async def main() -> int:
-        stops = Stops()
-        stops.listen()
-        return await run(config, listener, start, stops)
-
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.config.server import ServerConfig
+from octavo.ledger import Counts, Ledger
 from octavo.serve.errors import ApiError
 from octavo.serve.first_token import FirstTokenEstimate, PredictedSteps
 
@@ -44,30 +45,50 @@ class Place:
 class Queue:
     """Counts what waits, and refuses with 429 and Retry-After what it has no room for."""
 
-    def __init__(self, config: ServerConfig, clock: Callable[[], float], estimate: FirstTokenEstimate | None = None) -> None:
-        self.num_requests = self.num_tokens = 0
+    def __init__(
+        self,
+        config: ServerConfig,
+        clock: Callable[[], float],
+        estimate: FirstTokenEstimate | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._counts = Counts(("requests", "tokens", "tokens_read"), ledger)
+        self._num_read = 0  # tokens of prompts that the estimate knows of
         self.estimate = estimate or PredictedSteps()
         self._config = config
         self._clock = clock
         self._margin = Margin()
 
+    @property
+    def num_requests(self) -> int:
+        """That wait, in all API processes."""
+        return self._counts["requests"]
+
+    @property
+    def num_tokens(self) -> int:
+        return self._counts["tokens"]
+
     def joined(self, num_tokens: int) -> Place:
         """A request begins to wait."""
         place = Place(num_tokens, self._clock(), self.wait_s(num_tokens))
-        self.num_requests += 1
-        self.num_tokens += num_tokens
-        self.estimate.changed(place.since_s, self.num_requests)
+        self._count(place.since_s, 1, num_tokens)
         return place
 
     def left(self, place: Place, *, read: bool) -> None:
         """It has its first token, or has ended without one."""
         now_s = self._clock()
-        self.num_requests -= 1
-        self.num_tokens -= place.num_tokens
-        self.estimate.changed(now_s, self.num_requests, place.num_tokens if read else 0)
+        self._count(now_s, -1, -place.num_tokens, place.num_tokens if read else 0)
         limit_ms, expected_s = self._config.admission_ttft_ms, place.expected_s
         if read and limit_ms is not None and expected_s is not None and 2000 * expected_s * self._margin.factor > limit_ms:
             self._margin.saw(expected_s, now_s - place.since_s)  # short waits are of no interest, and hang on one step
+
+    def _count(self, now_s: float, num_requests: int, num_tokens: int, num_read: int = 0) -> None:
+        """What other processes have read since the last time counts now too."""
+        for name, number in (("requests", num_requests), ("tokens", num_tokens), ("tokens_read", num_read)):
+            self._counts.add(name, number)
+        all_read = self._counts["tokens_read"]
+        self.estimate.changed(now_s, self.num_requests, all_read - self._num_read)
+        self._num_read = all_read
 
     def wait_s(self, num_tokens: int = 0) -> float | None:
         """Until the first token of a prompt of that many tokens; None while nothing is known."""

@@ -143,7 +143,7 @@ async def live(front: Front, request: Request) -> Response:
 async def progress(front: Front, request: Request) -> Response:
     """Whether the engine ends steps while there is work, and how many it has ended."""
     reason = front.engine.dead or front.progress.stalled
-    told = {"status": "stalled", "reason": reason} if reason else {"status": "working" if front.running else "idle"}
+    told = {"status": "stalled", "reason": reason} if reason else {"status": "working" if front.metrics.num_running else "idle"}
     return reply({**told, **front.progress.facts()}, 503 if reason else 200)
 
 
@@ -164,7 +164,7 @@ async def load(front: Front, request: Request) -> Response:
     """Requests in the server, those of them that have no token yet, and how long a new one would wait for its first."""
     queue, wait_s = front.queue, front.queue.wait_s()
     waiting = {"num_requests_waiting": queue.num_requests, "num_tokens_waiting": queue.num_tokens}
-    return reply({"server_load": len(front.running), **waiting, "expected_ttft_s": None if wait_s is None else round(wait_s, 3)})
+    return reply({"server_load": front.metrics.num_running, **waiting, "expected_ttft_s": None if wait_s is None else round(wait_s, 3)})
 
 
 async def advice(front: Front, request: Request) -> Response:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from octavo.async_llm import intake_of, start_engine
+from octavo.async_llm import intake_of, start_engine, started_engine
 from octavo.cluster.headless import serve_headless
 from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineDead
+from octavo.ledger import Ledger
 from octavo.models.checkpoint import Checkpoint
+from octavo.serve.beside import Others
 from octavo.serve.front import Front, ServedModel
 from octavo.serve.launch import bind, run_until_done
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate
+
+START = "octavo.serve.start:start_front"
 
 
 def serve(asked: EngineConfig, config: ServerConfig) -> int:
@@ -25,18 +32,36 @@ def serve(asked: EngineConfig, config: ServerConfig) -> int:
         return serve_headless(asked)
     template = checked_template(asked)
     try:
-        return run_until_done(config, bind(config), lambda: start_front(asked, config, template))
+        ledger = Ledger(num_processes(asked, config))
+        listener = bind(config, shared=ledger.num_rows > 1)
+        start = asked, config, template
+        others = partial(Others.start, listener, ledger, config, START, start)
+        return run_until_done(config, listener, lambda: start_front(*start, started_engine(asked), ledger), others)
     except (OSError, EngineDead) as error:
         print(f"octavo serve: {error}", file=sys.stderr)
         return 1
 
 
-async def start_front(asked: EngineConfig, config: ServerConfig, template: str | None = None) -> Front:
-    """The engine, started in its process, behind a front. `template` goes over the model's own. Raises what starting an engine raises."""
-    engine, checkpoint = await start_engine(asked)
+def num_processes(asked: EngineConfig, config: ServerConfig) -> int:
+    """That answer; by default one for each engine."""
+    return config.api_server_count or asked.parallel.data_parallel_size
+
+
+async def start_front(
+    asked: EngineConfig,
+    config: ServerConfig,
+    template: str | None = None,
+    starting: Coroutine[Any, Any, Any] | None = None,
+    ledger: Ledger | None = None,
+) -> Front:
+    """The engine, started in its process or as `starting` finds it, behind a front. `template` goes over the model's own.
+
+    Raises what starting an engine raises.
+    """
+    engine, checkpoint = await start_engine(asked, starting)
     intake = intake_of(asked, checkpoint, dict(engine.info))
     space = EmbeddingSpace.of(engine.info["hidden_size"], checkpoint.config, checkpoint.pooler, asked.model.pooling_type)
-    front = Front(engine, served_model(asked, config, checkpoint, intake, space, template), config)
+    front = Front(engine, served_model(asked, config, checkpoint, intake, space, template), config, ledger=ledger)
     front.metrics.startup_s = dict(engine.info["timeline"])
     return front
 

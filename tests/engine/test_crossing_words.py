@@ -2,8 +2,9 @@
 
 import asyncio
 
+from octavo.engine.link import Listener
 from octavo.engine.messages import Add, Finish
-from octavo.engine.remote import Listener, RemoteEngine
+from octavo.engine.remote import RemoteEngine
 from octavo.engine.server import WireOutbox
 from octavo.types import FinishReason, Request, SamplingParams, SequenceOutput
 from tests.engine.reading import Reading, news_of

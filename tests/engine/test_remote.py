@@ -14,6 +14,7 @@ import pytest
 
 from octavo.engine.client import EngineDead
 from octavo.engine.remote import RemoteEngine
+from octavo.engine.replicas import connect
 from octavo.types import FinishReason, Request, SamplingParams
 from tests.engine.reading import Reading, news_of
 
@@ -131,6 +132,25 @@ def test_a_start_that_was_asked_wrongly_says_so_and_no_more(capfd):
     with pytest.raises(EngineDead, match=r"^--max-model-len = 9000 is not possible: use at most 8192$"):
         with_engine("tests.engine.echo:build_wrongly", None)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_each_of_several_fronts_hears_its_own_news_and_one_that_leaves_is_not_served_on():
+    async def use(engine):
+        other = connect(engine.doors)
+        assert other.info == engine.info
+        endless = Reading()
+        other.add(request("endless", range(1 << 16)), endless)
+        assert await asyncio.gather(read(engine, "ours", [1, 2, 3]), read(other, "theirs", [4, 5])) == [[1, 2, 3], [4, 5]]
+        await endless.news.get()
+        assert (await engine.stats())[0].num_requests_running == 1
+        await other.close()  # without a word to the engine, as when its process is killed
+        end = time.monotonic() + 10
+        while (await engine.stats())[0].num_requests_running:
+            assert time.monotonic() < end, "its request goes on"
+            await asyncio.sleep(0.01)
+        assert await read(engine, "later", [7]) == [7]
+
+    with_engine("tests.engine.echo:build", use)
 
 
 def test_close_ends_a_hung_engine():

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from octavo.engine.client import EngineDead, EngineStats, together
-from octavo.engine.replicas import Replicas
+from octavo.engine.replicas import StartedReplicas
 from octavo.types import FinishReason
 from tests.engine.fake_engine import DEADLY, SLOW, request, text
 from tests.engine.reading import Reading, news_of
@@ -24,7 +24,7 @@ async def read(engine, one) -> list[int]:
 
 def with_replicas(use, count: int = 2, build: str = BUILD):
     async def run():
-        replicas = await asyncio.wait_for(Replicas.start(build, [(number,) for number in range(count)]), 60)
+        replicas = await asyncio.wait_for(StartedReplicas.start(build, [(number,) for number in range(count)]), 60)
         try:
             return await asyncio.wait_for(use(replicas), 60)
         finally:

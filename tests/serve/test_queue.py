@@ -8,6 +8,7 @@ import pytest
 from octavo.config.fields import ConfigError
 from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineStats
+from octavo.ledger import Ledger
 from octavo.serve.errors import ApiError
 from octavo.serve.queue import Queue
 from tests.scripted_engine import Script
@@ -127,3 +128,16 @@ async def test_whose_share_a_request_takes(path: str, body: dict) -> None:
         assert (await api.post(path, body)).status_code == 200
         await api.post("/v1/completions", {"prompt": "a"})
         assert [request.tenant for request in api.engine.requests] == ["ann", None]
+
+
+def test_what_waits_in_one_process_has_no_room_in_another() -> None:
+    first = Ledger(2)
+    config = ServerConfig(max_num_queued_reqs=2)
+    ours, theirs = (Queue(config, lambda: 0.0, ledger=ledger) for ledger in (first, Ledger(2, 1, first.fd)))
+    places = [ours.joined(10), theirs.joined(5)]
+    for queue in (ours, theirs):
+        assert (queue.num_requests, queue.num_tokens) == (2, 15)
+        with pytest.raises(ApiError, match="2 requests are waiting"):
+            queue.check(1, 1)
+    ours.left(places[0], read=True)
+    theirs.check(1, 1)

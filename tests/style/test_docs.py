@@ -17,8 +17,8 @@ from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import lay_out
 from octavo.core.kv.specs import PagedSpec
 from octavo.core.scheduler import Scheduler
+from octavo.engine.link import stats_from
 from octavo.engine.loop import EngineLoop
-from octavo.engine.remote import stats_from
 from octavo.metrics import FrontMetrics
 from octavo.serve import schemas
 from octavo.serve.batches import batch_routes
