@@ -20,9 +20,7 @@ class Ledger:
 
     def __init__(self, num_rows: int = 1, row: int = 0, fd: int | None = None) -> None:
         self.row, self.num_rows = row, num_rows
-        self.fd = os.memfd_create("octavo-ledger") if fd is None else fd
-        if fd is None:
-            os.ftruncate(self.fd, num_rows * ROW_BYTES)
+        self.fd = fd if fd is not None else _memory(num_rows) if num_rows > 1 else -1  # of one process: memory that nobody else can open
         memory = memoryview(mmap.mmap(self.fd, num_rows * ROW_BYTES))
         self._rows = [memory[number * ROW_BYTES : (number + 1) * ROW_BYTES] for number in range(num_rows)]
         self._taken = 0
@@ -42,6 +40,12 @@ class Ledger:
         begin, self._taken = self._taken, self._taken + count * CELL_BYTES
         assert self._taken <= ROW_BYTES, f"there is room for {ROW_BYTES // CELL_BYTES} numbers"
         return [row[begin : self._taken].cast(kind) for row in self._rows]
+
+
+def _memory(num_rows: int) -> int:
+    fd = os.memfd_create("octavo-ledger")
+    os.ftruncate(fd, num_rows * ROW_BYTES)
+    return fd
 
 
 class Cells:
