@@ -15,7 +15,7 @@ from octavo.core.kv.cache import KVCache
 from octavo.core.plan import StepShape
 from octavo.core.scheduler import Scheduler
 from octavo.engine.costs import FIRST, LearnedCosts
-from octavo.engine.remote import stats_from
+from octavo.engine.link import stats_from
 from octavo.plan.cost import COMMON, NOT_MEASURED, CostModel, Terms
 from octavo.plan.devices import Device
 from octavo.plan.memory import kv_layout
