@@ -140,6 +140,10 @@ class StartedReplicas(Replicas):
             raise
         return replicas
 
+    @property
+    def pids(self) -> list[int]:
+        return [engine.pid for engine in self._started]
+
     async def close(self, drain_s: float = 0.0) -> None:
         self._closing = True
         await super().close(drain_s)

@@ -35,7 +35,7 @@ def test_each_promise_that_does_not_hold_is_told() -> None:
 def test_a_server_that_is_offered_more_than_it_can_do_serves_some_and_refuses_some() -> None:
     pace = {"step_s": 0.002, "token_s": 0.0, "max_num_seqs": 4, "max_num_batched_tokens": 256}
     with server(["-m", "bench.paced", json.dumps(pace), json.dumps({"admission_ttft_ms": 200})]) as running:
-        over = asyncio.run(at_rate(running.url, 0.7 - RAMP_S, 200.0))
+        over = asyncio.run(at_rate(running.url, 1.6 - RAMP_S, 200.0))
         assert {one.status for one in over.outcomes} == {200, 429}
         assert all(one.error is None for one in over.outcomes if one.status == 200)
         assert running.stop() == 0
