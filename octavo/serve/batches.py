@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -31,14 +30,11 @@ class BatchBody(msgspec.Struct):
 
 
 def batch_routes(store: Store) -> list[Route]:
-    def route(path: str, method: str, answer: Callable[[Store, Request], Awaitable[Response]]) -> Route:
-        return Route(path, stored(store, answer), methods=[method])
-
     return [
-        route("/v1/batches", "POST", create),
-        route("/v1/batches", "GET", batches),
-        route("/v1/batches/{id}", "GET", batch),
-        route("/v1/batches/{id}/cancel", "POST", cancel),
+        stored(store, "/v1/batches", "POST", create),
+        stored(store, "/v1/batches", "GET", batches),
+        stored(store, "/v1/batches/{id}", "GET", batch),
+        stored(store, "/v1/batches/{id}/cancel", "POST", cancel),
     ]
 
 

@@ -23,20 +23,17 @@ MOST_LISTED = 10_000
 
 
 def file_routes(store: Store) -> list[Route]:
-    def route(path: str, method: str, answer: Callable[[Store, Request], Awaitable[Response]]) -> Route:
-        return Route(path, stored(store, answer), methods=[method])
-
     return [
-        route("/v1/files", "POST", upload),
-        route("/v1/files", "GET", files),
-        route("/v1/files/{id}", "GET", file),
-        route("/v1/files/{id}", "DELETE", delete),
-        route("/v1/files/{id}/content", "GET", content),
+        stored(store, "/v1/files", "POST", upload),
+        stored(store, "/v1/files", "GET", files),
+        stored(store, "/v1/files/{id}", "GET", file),
+        stored(store, "/v1/files/{id}", "DELETE", delete),
+        stored(store, "/v1/files/{id}/content", "GET", content),
     ]
 
 
-def stored(store: Store, answer: Callable[[Store, Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint on the store. What the disk refuses is told as it is."""
+def stored(store: Store, path: str, method: str, answer: Callable[[Store, Request], Awaitable[Response]]) -> Route:
+    """A route to what is done with the store. What the disk refuses is told as it is."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -45,7 +42,7 @@ def stored(store: Store, answer: Callable[[Store, Request], Awaitable[Response]]
             raise ApiError(503, f"The server cannot use its store: {error.strerror}.", code="store_failed") from error
 
     endpoint.__doc__ = answer.__doc__
-    return endpoint
+    return Route(path, endpoint, methods=[method])
 
 
 def owner_of(request: Request) -> str | None:
