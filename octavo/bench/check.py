@@ -1,8 +1,8 @@
 """Is what is measured also right? Compares the logits of a level with those of -O0 on the same weights and tokens, at workloads' shapes.
 
 Both levels are fed the very same tokens, so that errors do not grow with sampled texts: for each workload a prefill of all prompts and
-decode steps, then one sequence of the longest context with a decode step after it. Decode steps then run once more as the engine runs them,
-as a graph where there is one, and must sample what the logits say.
+decode steps, then one sequence of the longest context with a decode step after it. Where there are graphs, decode steps then run once more
+as the engine runs them, and must sample what the logits say.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from octavo.worker.build import build_runner
 from octavo.worker.runner import Runner
 
 NUM_DECODE_STEPS = 8
-LONG_CHUNK = 2048  # tokens a step for the longest context: the reference's scores are [heads, chunk, context] in float32
 TOLERANCE = {"bfloat16": 3e-2, "float16": 1e-2, "float32": 1e-3}  # of |logits - reference| / |reference| in a step
 PACKED_TOLERANCE = 2e-2  # products with packed weights round x to 8 bits, and to 15 where groups stand out: up to 0.011 seen
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=NUM_DECODE_STEPS + 1)
@@ -93,10 +92,9 @@ def _run(
     runner = build_runner(settings, architecture, checkpoint, lambda name: nullcontext())
     found: dict[str, Steps] = {}
     for name, sequences in workloads.items():
-        chunk = LONG_CHUNK if name == LONGEST else settings.max_num_batched_tokens
-        steps = found[name] = {"prefill": _prefill(runner, sequences, min(chunk, settings.max_num_batched_tokens))}
+        steps = found[name] = {"prefill": _prefill(runner, sequences, settings.max_num_batched_tokens)}
         for number in range(len(sequences[0].after)):
-            steps[f"decode {number + 1}"] = _decode(runner, sequences, number)
+            steps[f"decode {number + 1}"] = _decode(runner, sequences, number, again=bool(settings.graph_sizes))
         runner.rows.apply(Plan(0, retired=tuple(sequence.row for sequence in sequences)))
     runner.close()
     del runner
@@ -134,14 +132,15 @@ def _prefill(runner: Runner, sequences: Sequence[Fed], budget: int) -> tuple[tor
     return torch.cat(logits), unlike
 
 
-def _decode(runner: Runner, sequences: Sequence[Fed], number: int) -> tuple[torch.Tensor, int]:
-    """One given token each, first op by op for the logits, then as the engine runs it."""
+def _decode(runner: Runner, sequences: Sequence[Fed], number: int, again: bool) -> tuple[torch.Tensor, int]:
+    """One given token each, op by op for the logits; then `again` as the engine runs it, where that is something else."""
     for sequence in sequences:
         runner.rows.last_token[sequence.row] = sequence.after[number]
     plan = Plan(0, tuple(Slice(sequence.row, 1, 1, 0, True) for sequence in sequences))
     runner.forward(plan)
     logits = runner.waiting_logits()
-    return logits, _num_unlike(runner.step(plan).result().tokens, logits)
+    sampled = runner.step(plan) if again else runner.sample(plan)
+    return logits, _num_unlike(sampled.result().tokens, logits)
 
 
 def _num_unlike(sampled: Sequence[Sequence[int]], logits: torch.Tensor) -> int:

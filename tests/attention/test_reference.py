@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from octavo.attention import reference
 from octavo.attention.backend import AttentionShape
 from octavo.attention.reference import ReferenceAttention
 from octavo.context import Batch
@@ -89,3 +90,20 @@ def test_stale_blocks_before_a_window_are_not_read():
     backend = ReferenceAttention()
     out = backend.run(backend.plan(make_batch([(0, 1, 14)]), 0, table, 4), torch.randn(1, 2, 8), kv, shape)
     assert out.isfinite().all()
+
+
+def test_what_is_alike_goes_together_and_long_slices_in_parts(monkeypatch):
+    torch.manual_seed(0)
+    shape, backend, table = AttentionShape(4, 2, 8, 0.4), ReferenceAttention(), torch.arange(24, dtype=torch.int32).view(4, 6)
+    kv, q = torch.randn(24, 2, 4, 2, 8), torch.randn(24, 4, 8)
+    batch = make_batch([(2, 10, 21), (0, 10, 21), (3, 3, 3), (1, 1, 24)])
+    whole = backend.plan(batch, 0, table, 4)
+    assert [part.rows.tolist() for part in whole.parts] == [[2, 0], [3], [1]]
+    expected = backend.run(whole, q, kv, shape)
+    monkeypatch.setattr(reference, "MOST_TOKENS", 4)
+    monkeypatch.setattr(reference, "PAIRS_A_KEY", 1)
+    for most_pairs, parts in ((1000, [(4, 15, 2), (4, 19, 2), (2, 21, 2), (3, 3, 1), (1, 24, 1)]), (70, [(3, 14, 1), (3, 14, 1)])):
+        monkeypatch.setattr(reference, "MOST_PAIRS", most_pairs)
+        cut = backend.plan(batch, 0, table, 4)
+        assert [(part.count, part.length, len(part.rows)) for part in cut.parts][: len(parts)] == parts
+        torch.testing.assert_close(backend.run(cut, q, kv, shape), expected, atol=1e-6, rtol=1e-6)
