@@ -35,7 +35,9 @@ class PassGraphs:
         return room if known else UNPADDED
 
     def run(self, batch: Batch, room: Room) -> torch.Tensor:
-        """`batch` was padded to `room` in buffers that are the same for each step of that room."""
+        """`batch` was padded to `room` in buffers that are the same for each step of that room; an unpadded one runs op by op."""
+        if room == UNPADDED:
+            return self._run(batch)
         captured = self._captured.get(room)
         if captured is None:
             if room not in self._met:

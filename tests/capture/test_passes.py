@@ -91,6 +91,13 @@ def test_a_room_is_recorded_when_it_is_needed_again():
     assert passes.room(3, 2) == Room(4, 2)
 
 
+def test_a_step_in_no_room_is_never_recorded():
+    record = Recorder()
+    passes = PassGraphs(lambda batch: torch.zeros(batch), (4, 8), (2, 6), 2, record)
+    assert [len(passes.run(size, UNPADDED)) for size in (9, 9, 12, 20)] == [9, 9, 12, 20]
+    assert not record.num_recorded
+
+
 def test_sizes_for_slices_end_with_all_rows():
     assert slice_sizes(5) == (5,)
     assert slice_sizes(64) == (16, 64)
