@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Load, Synthetic
 from octavo.simulate.result import Record
 
+WARM_USERS = (12, 96)
 TOKENS = {"cuda": 1 << 18, "cpu": 1 << 14}  # that a load of users reads, at most
 
 
@@ -75,6 +77,10 @@ class Measured:
 LoadMaker = Callable[[], Load]
 
 
+def ignore(name: str, measured: Measured) -> None:
+    """Nobody wants to know."""
+
+
 def at_once(count: int, kind: Kind) -> LoadMaker:
     """So many requests that come together."""
     return lambda: Synthetic((kind,), concurrency=count, num_sessions=count)
@@ -107,14 +113,25 @@ def grid(settings: Resolved) -> dict[str, LoadMaker]:
     return found
 
 
-def measure(llm: Engine, loads: Mapping[str, LoadMaker], vocab_size: int) -> dict[str, Measured]:
-    """Each load, after a run of it that is not counted."""
-    loop, inbox = llm.inside
+def measure(
+    llm: Engine, loads: Mapping[str, LoadMaker], settings: Resolved, vocab_size: int, told: Callable[[str, Measured], None] = ignore
+) -> dict[str, Measured]:
+    """Each load, after a run of it that is not counted; `told` hears of each at once."""
+    warm_up(llm, settings, vocab_size)
     found: dict[str, Measured] = {}
     for name, make in loads.items():
-        Player(loop, inbox, make(), vocab_size).run()
+        play(llm, make, vocab_size)
         found[name] = play(llm, make, vocab_size)
+        told(name, found[name])
     return found
+
+
+def warm_up(llm: Engine, settings: Resolved, vocab_size: int) -> None:
+    """Steps of every size that is recorded, beside few and beside many sequences, until it was recorded (octavo/capture/passes.py)."""
+    bounds = (0, *(size for size in settings.pass_sizes if size < settings.max_model_len // 2))
+    kinds = [Kind((low + 1, high), (1, 16)) for low, high in pairwise(bounds)] or [Kind((1, 16), (1, 8))]
+    for count in WARM_USERS if settings.pass_sizes else WARM_USERS[:1]:
+        play(llm, users(min(count, settings.max_num_seqs), -(-8 * len(kinds) // count) + 1, *kinds), vocab_size)
 
 
 def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:

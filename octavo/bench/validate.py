@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
-from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users
+from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users, warm_up
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Packed, Resolved
 from octavo.plan.cost import CostModel
@@ -65,15 +66,18 @@ def capacity(record: Record) -> float:
 class Bench:
     """Plays points to one engine, which goes on with other settings between them."""
 
-    def __init__(self, llm: Engine, subject: Subject, vocab_size: int) -> None:
+    def __init__(self, llm: Engine, subject: Subject, vocab_size: int, told: Callable[[list[Played]], None] = lambda played: None) -> None:
+        """`told` hears of all that was played, after each point."""
         self.llm, self.subject, self.vocab_size = llm, subject, vocab_size
         self.played: list[Played] = []
+        self._told = told
 
     def play(self, point: Point) -> Record:
         loop, _ = self.llm.inside
         loop.adjust(replace(self.subject.settings, **point.settings))
         measured: Measured = play(self.llm, point.make, self.vocab_size)
         self.played.append(Played(point, summarize(measured.record), measured.timings))
+        self._told(self.played)
         return measured.record
 
 
@@ -90,8 +94,8 @@ def run(bench: Bench, duration_s: float, target_itl_s: float) -> None:
         load = {"kinds": [list(asdict(one).values()) for one in kinds], "rate": rate, "duration_s": duration_s}
         bench.play(Point(f"{name}, {rate:.3g}/s", load, settings))
 
-    warm = users(min(8, most), 2, *short, *mixed)
-    play(bench.llm, warm, bench.vocab_size)
+    warm_up(bench.llm, bench.subject.settings, bench.vocab_size)
+    play(bench.llm, users(min(8, most), 2, *short, *mixed), bench.vocab_size)
     full = closed("short", short, min(most, 256))
     closed("short", short, min(most, 32))
     for share in SHARES:
@@ -144,6 +148,20 @@ def _cell(name: str, values: Sequence[float] | None) -> str:
     real, guess, error = values
     unit, digits = (1.0, 2) if name == "requests/s" else (1000.0, 1)
     return f"{real * unit:.{digits}f}, {guess * unit:.{digits}f} ({error:+.0%})"
+
+
+def held(played: Sequence[Played]) -> list[str]:
+    """What the target did, beside the fixed budget: a line for each pair of loads."""
+    lines: list[str] = []
+    for fixed, aimed in pairwise(played):
+        target_s = aimed.point.settings.get("target_itl_s")
+        if target_s and fixed.point.load == aimed.point.load:
+            one, other = figures(fixed.figures), figures(aimed.figures)
+            share = other["requests/s"] / one["requests/s"]
+            names = ("ITL p99", "TTFT p50", "TTFT p99")
+            told = ", ".join(f"{name} {1000 * other[name]:.1f} ms (fixed budget {1000 * one[name]:.1f})" for name in names)
+            lines.append(f"{fixed.point.name}, target {1000 * target_s:g} ms: {told}; requests/s {share:.1%} of the fixed budget's")
+    return lines
 
 
 def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:

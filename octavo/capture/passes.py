@@ -15,6 +15,7 @@ import torch
 from octavo.capture.record import Record, Replay
 from octavo.context import UNPADDED, Batch, Room
 
+FEW_SLICES = 64
 Pass = Callable[[Batch], torch.Tensor]  # -> hidden [T, hidden]
 
 
@@ -54,5 +55,5 @@ def _at_least(sizes: list[int], number: int) -> int:
 
 
 def slice_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Few, since an empty place costs attention next to nothing."""
-    return (*(size for size in (16, 64, 256, 1024) if size < max_num_seqs), max_num_seqs)
+    """Two, since an empty place costs attention next to nothing, and every further one would have to be met, and recorded, for itself."""
+    return (FEW_SLICES, max_num_seqs) if max_num_seqs > FEW_SLICES else (max_num_seqs,)

@@ -117,12 +117,21 @@ def _measure_costs(options: BenchOptions, flags: dict[str, Any]) -> dict[str, An
 
     subject = cost.Subject.of(flags)
     llm = LLM(**flags)
-    measured = cost.measure(llm, cost.grid(subject.settings), llm.info["vocab_size"])
+    head = {**circumstances(sys.argv[1:]), "flags": flags, "kind": "cost"}
+    timings: dict[str, Any] = {}
+
+    def keep(name: str, measured: cost.Measured) -> None:
+        print(f"{name}: {measured.seconds:.3f} s", file=sys.stderr)
+        timings[name] = [one.row for one in measured.timings]
+        if options.output_json:  # a run that is cut short leaves what it has
+            Path(options.output_json).write_text(json.dumps({**head, "results": {"timings": timings}}) + "\n", encoding="utf-8")
+
+    measured = cost.measure(llm, cost.grid(subject.settings), subject.settings, llm.info["vocab_size"], keep)
     llm.close()
     found = cost.conclude(subject, measured, cache_root() / "costs")
     for name, one in found["workloads"].items():
         print(f"{name}: {one['measured_s']:.3f} s, simulated {one['simulated_s']:.3f} s ({one['error']:+.1%})", file=sys.stderr)
-    return {**circumstances(sys.argv[1:]), "flags": flags, "kind": "cost", "results": found}
+    return {**head, "results": found}
 
 
 def _worst(checks: dict[str, Any]) -> str:

@@ -47,12 +47,10 @@ def run(settings: Settings) -> int:
         subject, played = validate.from_data(arch, data["results"])
     else:
         data, subject, played = _play(options, settings)
-        if options.output_json:  # before the judgement, which may take long
-            Path(options.output_json).write_text(json.dumps(data) + "\n", encoding="utf-8")
     rows = validate.judge(subject, played)
     print("measured, simulated (error); times in milliseconds\n\n" + validate.as_table(rows))
-    if options.output_json:
-        Path(options.output_json).write_text(json.dumps({**data, "judged": rows}) + "\n", encoding="utf-8")
+    print("\n".join(["", *validate.held(played)]))
+    _write(options, {**data, "judged": rows})
     return 0
 
 
@@ -68,11 +66,21 @@ def _play(options: ValidateOptions, settings: Settings) -> tuple[dict[str, Any],
     llm = LLM(**flags)
     if options.own_time:
         llm.inside[0].clock = OwnTime()
-    bench = validate.Bench(llm, subject, llm.info["vocab_size"])
+    head = {**circumstances(sys.argv[1:]), "flags": flags, "kind": "validate", "own_time": options.own_time}
+
+    def told(played: list[validate.Played]) -> None:
+        print(f"{played[-1].point.name}: {played[-1].figures['seconds']:.1f} s", file=sys.stderr)
+        _write(options, {**head, "results": validate.to_data(subject, played)})  # a run that is cut short leaves what it has
+
+    bench = validate.Bench(llm, subject, llm.info["vocab_size"], told)
     validate.run(bench, options.duration, options.target / 1000)
     llm.close()
-    head = {**circumstances(sys.argv[1:]), "flags": flags, "kind": "validate", "own_time": options.own_time}
     return {**head, "results": validate.to_data(subject, bench.played)}, subject, bench.played
+
+
+def _write(options: ValidateOptions, data: dict[str, Any]) -> None:
+    if options.output_json:
+        Path(options.output_json).write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 def _read(path: str) -> dict[str, Any]:

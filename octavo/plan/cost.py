@@ -8,6 +8,7 @@ without measurements the coefficients are common ones, and `plan/fit.py` finds b
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import mul
@@ -97,8 +98,8 @@ class Roofline:
     collective_s: float
     token_collective_s: float
     eager_s: float = 0.0
-    graph_sequences: int = 0  # of the largest step of decodes that is recorded as a graph
-    graph_tokens: int = 0  # of the largest step of any kind whose pass is recorded; all others are launched
+    decode_sizes: tuple[int, ...] = ()  # sequences of the steps of decodes that are recorded as graphs, ascending
+    pass_sizes: tuple[int, ...] = ()  # tokens of steps of any kind whose pass is recorded; all larger ones are launched
     on_host: bool = False  # the host itself is the device: it launches a step by running it
     idle_s: float = 0.0  # of the weights, the experts' that one token does not go to,
     passed_over: float = 0.0  # and how likely a token goes past an expert
@@ -142,12 +143,23 @@ class Roofline:
 
     def is_graph(self, shape: StepShape) -> bool:
         """Whether such a step is a recorded graph."""
-        decodes = not shape.prefill_tokens and shape.num_sequences <= self.graph_sequences
-        return decodes or shape.num_tokens <= self.graph_tokens
+        return self._recorded(shape) > 0
+
+    def _recorded(self, shape: StepShape) -> int:
+        """Tokens of the graph that such a step is padded to; 0 where there is none."""
+        num_tokens = shape.num_tokens
+        if not shape.prefill_tokens and num_tokens == shape.num_sequences:
+            at = bisect_left(self.decode_sizes, num_tokens)
+            if at < len(self.decode_sizes):
+                return self.decode_sizes[at]
+        at = bisect_left(self.pass_sizes, num_tokens)
+        return self.pass_sizes[at] if at < len(self.pass_sizes) else 0
 
     def terms(self, shape: StepShape) -> Terms:
         """What each part of the step needs of the device, at the hardware's best."""
-        num_tokens, num_sequences, num_sampled, _, prefill_pairs, context = shape
+        _, num_sequences, num_sampled, _, prefill_pairs, context = shape
+        padded = self._recorded(shape)
+        num_tokens = padded or shape.num_tokens
         products_s = num_tokens * self.token_products_s + num_sampled * self.sampled_products_s
         weights_s = self.weights_s
         if self.idle_s:
@@ -167,19 +179,16 @@ class Roofline:
             num_sequences * self.sequence_s,
             self.collective_s + num_tokens * self.token_collective_s,
         )
-        if not self.eager_s or self.is_graph(shape):
+        if not self.eager_s or padded:
             return found
         beside_s = sum([coefficient * term for coefficient, term in zip(COMMON, found)])
         return found._replace(eager=max(0.0, self.eager_s - beside_s))
 
 
-def recorded(settings: Resolved) -> dict[str, int]:
+def recorded(settings: Resolved) -> dict[str, tuple[int, ...]]:
     """Which steps these settings record."""
     whole = settings.graph_sizes if settings.graph_mode != "PIECEWISE" else ()
-    return {
-        "graph_sequences": max((size for size in whole if size <= settings.max_num_seqs), default=0),
-        "graph_tokens": max(settings.pass_sizes, default=0),
-    }
+    return {"decode_sizes": tuple(size for size in whole if size <= settings.max_num_seqs), "pass_sizes": settings.pass_sizes}
 
 
 def rates(device: Device, dtype: str) -> tuple[float, float]:
@@ -267,7 +276,8 @@ def load(path: Path, key: CostKey) -> CostModel:
         data = json.loads(path.read_text(encoding="utf-8"))
         found = CostKey(*(data[name] for name in CostKey._fields))
         windows = tuple((int(window), float(seconds)) for window, seconds in data["roofline"]["windows"])
-        roofline = Roofline(**{**data["roofline"], "windows": windows})
+        sizes = {name: tuple(map(int, data["roofline"][name])) for name in ("decode_sizes", "pass_sizes")}
+        roofline = Roofline(**{**data["roofline"], **sizes, "windows": windows})
         model = CostModel(roofline, Launch(**data["launch"]), Terms(**data["coefficients"]), data["origin"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no costs: {error!r}; remove it, and measure anew by octavo bench cost") from error

@@ -30,7 +30,7 @@ def subject() -> Subject:
 
 def test_the_costs_are_found_and_kept(subject: Subject, tmp_path: Path):
     loads = grid(subject.settings)
-    measured = measure(Machine(subject, replace(subject.costs, coefficients=TERMS, launch=LAUNCH)), loads, 1000)
+    measured = measure(Machine(subject, replace(subject.costs, coefficients=TERMS, launch=LAUNCH)), loads, subject.settings, 1000)
     assert list(measured) == list(loads)
     found = conclude(subject, measured, tmp_path)
     assert found["errors"]["median"] < 0.02
@@ -51,7 +51,7 @@ def test_the_costs_are_found_and_kept(subject: Subject, tmp_path: Path):
 
 def test_prompts_are_read_beside_answers(subject: Subject):
     machine = Machine(subject, replace(subject.costs, coefficients=TERMS, launch=LAUNCH))
-    shapes = [one.shape for case in measure(machine, grid(subject.settings), 1000).values() for one in case.timings]
+    shapes = [one.shape for case in measure(machine, grid(subject.settings), subject.settings, 1000).values() for one in case.timings]
     assert sum(0 < shape.prefill_tokens < shape.num_tokens for shape in shapes) > 20
     assert sum(shape.prefill_tokens == 0 for shape in shapes) > 100
 

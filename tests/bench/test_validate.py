@@ -38,6 +38,7 @@ def test_a_known_machine_is_simulated_as_it_is(subject: Subject, tmp_path: Path,
             assert abs(error) < 0.15, (row["name"], name)
     assert sum("TTFT p99" in row["rows"] for row in rows) == 8, "latencies of users who wait for each other are not compared"
     assert validate.as_table(rows).count("\n") == 12
+    assert len(validate.held(bench.played)) == 2, "at busy and at light load"
 
     data = json.loads(json.dumps(validate.to_data(subject, bench.played)))
     again, played = validate.from_data(subject.arch, data)

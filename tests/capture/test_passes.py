@@ -9,9 +9,11 @@ from octavo import LLM, SamplingParams
 from octavo.attention.backend import AttentionShape
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
 from octavo.capture.passes import PassGraphs, slice_sizes
+from octavo.config.graphs import PASS_SIZES
 from octavo.config.resolved import Resolved
 from octavo.context import UNPADDED, Room
 from octavo.core.plan import Admission, Plan, Slice
+from octavo.plan.memory import MOST_PASSES
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.rows import Rows
 from tests.interpreter import interpret
@@ -100,8 +102,13 @@ def test_a_step_in_no_room_is_never_recorded():
 
 def test_sizes_for_slices_end_with_all_rows():
     assert slice_sizes(5) == (5,)
-    assert slice_sizes(64) == (16, 64)
-    assert slice_sizes(300) == (16, 64, 256, 300)
+    assert slice_sizes(64) == (64,)
+    assert slice_sizes(300) == (64, 300)
+
+
+def test_all_rooms_of_the_usual_sizes_can_be_recorded():
+    """Else the cost model, which counts steps of these sizes among the graphs, would be wrong about those that came too late."""
+    assert len(PASS_SIZES) * len(slice_sizes(1024)) <= MOST_PASSES
 
 
 def built(counts, old, room):

@@ -158,8 +158,18 @@ def test_small_steps_of_any_kind_are_graphs_where_their_passes_are_recorded():
         known = EngineConfig.from_flags(cudagraph_mode=mode)
         found = Roofline.of(arch, resolve(known, LLAMA3_8B, device), device)
         assert [found.is_graph(shape) for shape in (prefill(500), prefill(2000))] == [small, False], mode
-        assert (found.graph_sequences > 0) == decodes, mode
+        assert (len(found.decode_sizes) > 0) == decodes, mode
 
+
+def test_a_recorded_step_takes_as_long_as_what_it_is_padded_to():
+    arch, settings, device = parts(LLAMA3_8B)
+    found = Roofline.of(arch, settings, device)
+    lower, upper = settings.pass_sizes[-2:]
+    assert found.terms(prefill(lower + 1)).products == pytest.approx(found.terms(prefill(upper)).products)
+    assert found.terms(prefill(lower)).products < 0.95 * found.terms(prefill(lower + 1)).products
+    assert found.terms(prefill(upper + 1)).products < found.terms(prefill(upper + 100)).products, "what is launched is not padded"
+    lower, upper = found.decode_sizes[-2:]
+    assert found.terms(decode(lower + 1, 9)).activations == found.terms(decode(upper, 9)).activations
 
 
 def test_a_host_that_is_the_device_launches_for_as_long_as_a_step_takes():
