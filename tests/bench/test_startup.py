@@ -64,16 +64,20 @@ def test_empty_starts_have_new_folders_and_filled_ones_that_of_their_level(scrip
     found = list(startup.run(startup.Bench({}, 8, tmp_path), (0, 1), ("empty", "filled"), repeat=2))
     assert [isinstance(one, float) for one in found] == [True, False, False, False, False] * 2
     folders = [(level, variables["OCTAVO_CACHE_ROOT"]) for level, variables in script.tasks]
-    filling, counted = folders[:2], folders[2:]
-    assert counted[1::2] == filling * 2
-    assert len({folder for _, folder in counted[::2]}) == 4
-    assert not {folder for _, folder in counted[::2]} & {folder for _, folder in filling}
+    empty, filled = folders[::2], folders[1::2]
+    assert len({folder for _, folder in empty}) == 4
+    assert filled == empty[:2] * 2, "the first empty start of a level has filled its folder"
     assert all(set(variables) == set(startup.CACHE_FOLDERS) for _, variables in script.tasks)
 
 
-def test_the_command_says_start_speed_and_text_of_each_level(
-    script: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_only_filled_starts_are_asked_one_fills_first(script: Scripted, tmp_path: Path) -> None:
+    found = list(startup.run(startup.Bench({}, 8, tmp_path), (1,), ("filled",), repeat=2))
+    assert [isinstance(one, float) for one in found] == [True, False] * 2
+    assert len(script.tasks) == 3
+    assert len({variables["OCTAVO_CACHE_ROOT"] for _, variables in script.tasks}) == 1
+
+
+def test_the_command_says_start_speed_and_text_of_each_level(script: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "result.json"
     words = ["bench", "startup", "m", "--levels", "0", "2", "3", "--caches", "empty", "--repeat", "1", "--output-len", "8"]
     assert main([*words, "--output-json", str(path)]) == 1, "one level does not start"
