@@ -8,6 +8,7 @@ without measurements the coefficients are common ones, and `plan/fit.py` finds b
 from __future__ import annotations
 
 import json
+import logging
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,8 @@ from octavo.core.kv.specs import DTYPE_BYTES
 from octavo.core.plan import StepShape
 from octavo.plan.devices import Device, table_name
 from octavo.plan.memory import active_parameters, kv_bytes_per_token, mlp_activations, num_parameters, one_rank, weight_bytes
+
+log = logging.getLogger(__name__)
 
 CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
@@ -295,6 +298,10 @@ def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: 
     for folder in folders:
         path = folder / key.file_name
         if path.exists():
-            model = load(path, key)
-            return replace(model, roofline=replace(model.roofline, **recorded(settings)))
+            try:
+                model = load(path, key)
+            except ValueError as error:  # of an earlier version, say: what it knew has to be measured anew, and all else can go on
+                log.warning("%s", error)
+            else:
+                return replace(model, roofline=replace(model.roofline, **recorded(settings)))
     return CostModel.of(arch, settings, device)

@@ -15,7 +15,8 @@ LIMITS_READ = "limits such as ttft_p99<200ms,itl_p99<50ms: one of ttft, itl, tpo
 LATENCIES = ("ttft", "itl", "e2e")
 WAIT_SHARE = 0.2  # of the load's duration: who waits longer for a first token, of 99 in 100, is in a queue that grows without end
 CLOSE = 1.03  # two rates, of which one keeps the limits and the other does not, that need no rate between
-STEP = 1.35  # between rates, while only one side is known
+STEP = 1.35  # between rates, while only one side is known, at least,
+FAR = 2.5  # and at most
 SLOWEST = 0.1  # share of the first rate below which no rate is tried
 Figures = Mapping[str, Any]  # as `summarize` gives them
 Play = Callable[[float], Figures]  # of a load at so many requests a second
@@ -125,11 +126,16 @@ class MostRequests:
                     break
                 rate = held[0] * (missed[0] / held[0]) ** min(0.8, max(0.2, _crossing(held[1], missed[1])))
             else:
-                rate = rate * STEP if held else rate / STEP
+                rate = rate * _stride(1 / used if used else FAR) if held else rate / _stride(used)
         found = 0.0
         if held:
             found = held[0] * (missed[0] / held[0]) ** _crossing(held[1], missed[1]) if missed else held[0]
         return Score(found, found, tuple(probes))
+
+
+def _stride(off: float) -> float:
+    """To the next rate, where the share of the limits that is used up is `off` times more, or less, than all."""
+    return min(FAR, max(STEP, off**0.5))
 
 
 def _crossing(held: float, missed: float) -> float:

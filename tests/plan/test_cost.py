@@ -214,3 +214,4 @@ def test_a_model_is_found_again_by_its_key_only(tmp_path: Path):
     (tmp_path / key.file_name).write_text("{}")
     with pytest.raises(ValueError, match="holds no costs"):
         load(tmp_path / key.file_name, key)
+    assert cost_model(arch, settings, device, (tmp_path,)) == CostModel.of(arch, settings, device), "what is no longer read is not used"
