@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -250,7 +249,7 @@ class LLM:
 
     def _state(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestState:
         content, _ = _content(prompt)
-        params = replace(params, output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
+        params = params.settled(output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
         return RequestState(self._request(prompt, params, priority), content if isinstance(content, str) else None, self._tokenizer)
 
     def _request(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Request:

@@ -81,8 +81,8 @@ class Queue:
         insort(self.items, sequence, key=_order)
 
     def extend(self, sequences: Iterable[Sequence]) -> None:
-        self.items.extend(sequences)
-        self.sort()
+        for sequence in sequences:
+            self.push(sequence)
 
     def sort(self) -> None:
         """Linear when already in order."""

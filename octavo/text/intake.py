@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.grammar.library import check
@@ -70,9 +70,9 @@ class Intake:
             if self.tokenizer is None:
                 raise InvalidRequest("prompt", prompt, "without a tokeniser a prompt must be a list of token ids")
             return self.tokenizer.encode(prompt, add_special_tokens)
-        for token in prompt:
-            if type(token) is not int or not 0 <= token < self.vocab_size:
-                raise InvalidRequest("prompt", token, f"token ids are integers from 0 to {self.vocab_size - 1}")
+        if prompt and (set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= self.vocab_size):
+            wrong = next(token for token in prompt if type(token) is not int or not 0 <= token < self.vocab_size)
+            raise InvalidRequest("prompt", wrong, f"token ids are integers from 0 to {self.vocab_size - 1}")
         return prompt
 
     def _check_constraint(self, constraint: StructuredOutputs | None) -> None:
@@ -113,8 +113,7 @@ class Intake:
         room = self.max_model_len - num_tokens
         limits = [limit for limit in (params.max_tokens, self.max_new_tokens) if limit is not None]
         max_tokens = min([room, *limits])
-        return replace(
-            params,
+        return params.settled(
             max_tokens=max_tokens,
             min_tokens=min(params.min_tokens, max_tokens),
             eos_token_ids=self.eos_token_ids,

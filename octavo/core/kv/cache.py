@@ -243,13 +243,12 @@ class KVCache:
         chain = seq.chain
         if not seq.caching or len(chain) >= num_units:
             return chain
-        media = seq.request.media
         parent = chain[-1] if chain else self.tree.root(*scope_of(seq.request, seq.private))
-        while len(chain) < num_units:
-            node = parent = self.tree.child(parent, self.tree.content(seq.tokens, len(chain), media)) if parent else None
-            if node is None:
+        for content in self.tree.contents(seq.tokens, len(chain), num_units, seq.request.media):
+            parent = self.tree.child(parent, content) if parent else None
+            if parent is None:
                 self.collisions += 1
                 seq.caching = False
                 break
-            chain.append(node)
+            chain.append(parent)
         return chain

@@ -7,8 +7,9 @@ other content gives no node at all, so even a colliding hash can never join two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from struct import Struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from sys import byteorder
 from weakref import WeakValueDictionary
 
 from octavo.types import MediaItem, Request
@@ -16,7 +17,7 @@ from octavo.types import MediaItem, Request
 Digest = Callable[[bytes], bytes]
 
 RECENT_CHILDREN = 4  # contents remembered a node, to say where a miss begins to differ
-TOKEN_BYTES = 4
+TOKEN_BYTES = array("I").itemsize
 
 
 def sha256(data: bytes) -> bytes:
@@ -43,7 +44,6 @@ class PrefixTree:
         self.block_tokens = block_tokens
         self.num_groups = num_groups
         self._digest = digest
-        self._pack = Struct(f"<{block_tokens}I").pack
         self._nodes: WeakValueDictionary[bytes, Prefix] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -61,15 +61,20 @@ class PrefixTree:
         """The prefix one block longer; None if its digest belongs to something else."""
         return self._intern(parent, content)
 
-    def content(self, tokens: Sequence[int], block: int, media: Sequence[MediaItem] = ()) -> bytes:
-        """What block number `block` of a sequence holds: its token ids, then whatever media cover a part of it."""
-        start = block * self.block_tokens
-        end = start + self.block_tokens
-        data = self._pack(*tokens[start:end])
-        for item in media:
-            if item.offset < end and start < item.offset + item.length:
-                data += f"|{item.kind}:{item.content_hash}:{item.offset - start}".encode()
-        return data
+    def contents(self, tokens: Sequence[int], first: int, end: int, media: Sequence[MediaItem] = ()) -> Iterator[bytes]:
+        """What the blocks number `first` to `end` of a sequence hold: their token ids, then whatever media cover a part of them."""
+        size = self.block_tokens
+        ids = array("I", tokens[first * size : end * size])
+        if byteorder == "big":
+            ids.byteswap()
+        packed, width = ids.tobytes(), size * TOKEN_BYTES
+        for start in range(first * size, end * size, size):
+            at = start * TOKEN_BYTES - first * width
+            data = packed[at : at + width]
+            for item in media:
+                if item.offset < start + size and start < item.offset + item.length:
+                    data += f"|{item.kind}:{item.content_hash}:{item.offset - start}".encode()
+            yield data
 
     def note(self, parent: Prefix, content: bytes) -> None:
         """The child of `parent` with this content has been cached: remember it at the parent."""

@@ -8,13 +8,14 @@ from struct import pack
 
 from octavo.core.kv.hashing import PrefixTree, scope_of
 from octavo.types import MediaItem, Request, SamplingParams
+from tests.core.kv.content import content_of
 
 CHAIN = """
 from octavo.core.kv.hashing import PrefixTree
 tree = PrefixTree(4, 1)
 node = tree.root("adapter", None)
 for block in range(2):
-    node = tree.child(node, tree.content(range(8), block))
+    node = tree.child(node, next(tree.contents(range(8), block, block + 1)))
 print(node.digest.hex())
 """
 
@@ -36,13 +37,13 @@ def test_every_part_of_the_key_counts() -> None:
     scopes = [(None, None, None), ("a", None, None), (None, "a", None), (None, None, "a"), ("", None, None), ("a", "b", None)]
     roots = [tree.root(*scope) for scope in scopes]
     contents = [
-        tree.content(tokens, 0),
-        tree.content([1, 2, 3, 5], 0),
-        tree.content(tokens, 0, [MediaItem("image", "h1", 1, 2)]),
-        tree.content(tokens, 0, [MediaItem("image", "h2", 1, 2)]),
-        tree.content(tokens, 0, [MediaItem("image", "h1", 2, 2)]),
-        tree.content(tokens, 0, [MediaItem("video", "h1", 1, 2)]),
-        tree.content(tokens, 0, [MediaItem("image", "h1", 1, 1), MediaItem("image", "h2", 2, 1)]),
+        content_of(tree, tokens, 0),
+        content_of(tree, [1, 2, 3, 5], 0),
+        content_of(tree, tokens, 0, [MediaItem("image", "h1", 1, 2)]),
+        content_of(tree, tokens, 0, [MediaItem("image", "h2", 1, 2)]),
+        content_of(tree, tokens, 0, [MediaItem("image", "h1", 2, 2)]),
+        content_of(tree, tokens, 0, [MediaItem("video", "h1", 1, 2)]),
+        content_of(tree, tokens, 0, [MediaItem("image", "h1", 1, 1), MediaItem("image", "h2", 2, 1)]),
     ]
     nodes = [tree.child(root, content) for root in roots if root is not None for content in contents]
     digests = {node.digest for node in nodes if node is not None}
@@ -53,17 +54,17 @@ def test_media_outside_a_block_do_not_change_it() -> None:
     tree = PrefixTree(4, 1)
     tokens = list(range(12))
     item = MediaItem("image", "h", 4, 4)
-    assert tree.content(tokens, 0, [item]) == tree.content(tokens, 0)
-    assert tree.content(tokens, 1, [item]) != tree.content(tokens, 1)
-    assert tree.content(tokens, 2, [item]) == tree.content(tokens, 2)
+    assert content_of(tree, tokens, 0, [item]) == content_of(tree, tokens, 0)
+    assert content_of(tree, tokens, 1, [item]) != content_of(tree, tokens, 1)
+    assert content_of(tree, tokens, 2, [item]) == content_of(tree, tokens, 2)
 
 
 def test_equal_prefixes_are_one_node_and_go_with_their_users() -> None:
     tree = PrefixTree(2, 1)
     root = tree.root()
     assert root is not None
-    node = tree.child(root, tree.content([1, 2], 0))
-    assert node is tree.child(root, tree.content([1, 2], 0))
+    node = tree.child(root, content_of(tree, [1, 2], 0))
+    assert node is tree.child(root, content_of(tree, [1, 2], 0))
     assert tree.root() is root
     assert len(tree) == 2
     del node, root
@@ -76,18 +77,18 @@ def test_a_colliding_hash_joins_nothing() -> None:
     root = tree.root()
     assert root is not None
     assert tree.root("other") is None
-    assert tree.child(root, tree.content([1, 2], 0)) is None
+    assert tree.child(root, content_of(tree, [1, 2], 0)) is None
 
     tails = PrefixTree(2, 1, digest=lambda data: data[-8:])  # a block's name says nothing of the blocks before it
     root = tails.root()
     assert root is not None
-    one, two = (tails.child(root, tails.content(tokens, 0)) for tokens in ([1, 2], [3, 4]))
+    one, two = (tails.child(root, content_of(tails, tokens, 0)) for tokens in ([1, 2], [3, 4]))
     assert one is not None
     assert two is not None
-    assert tails.child(one, tails.content([5, 6], 0)) is not None or tails.child(two, tails.content([5, 6], 0)) is not None
-    after_one = tails.child(one, tails.content([5, 6], 0))
+    assert tails.child(one, content_of(tails, [5, 6], 0)) is not None or tails.child(two, content_of(tails, [5, 6], 0)) is not None
+    after_one = tails.child(one, content_of(tails, [5, 6], 0))
     assert after_one is not None
-    assert tails.child(two, tails.content([5, 6], 0)) is None
+    assert tails.child(two, content_of(tails, [5, 6], 0)) is None
 
 
 def test_the_scope_of_a_request() -> None:

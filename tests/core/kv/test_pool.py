@@ -4,13 +4,14 @@ from random import Random
 
 from octavo.core.kv.hashing import PrefixTree
 from octavo.core.kv.pool import BlockPool
+from tests.core.kv.content import content_of
 
 
 def test_a_block_goes_from_free_to_used_to_cached_to_evicted() -> None:
     tree, pool = PrefixTree(2, 1), BlockPool(1)
     root = tree.root()
     assert root is not None
-    prefix = tree.child(root, tree.content([1, 2], 0))
+    prefix = tree.child(root, content_of(tree, [1, 2], 0))
     assert prefix is not None
     block = pool.take()
     pool.keep(block, 0, prefix)
@@ -31,7 +32,7 @@ def test_what_was_given_back_first_is_evicted_first_and_plain_blocks_go_before()
     blocks = [pool.take() for _ in range(4)]
     for i, block in enumerate(blocks[:3]):
         assert prefix is not None
-        prefix = tree.child(prefix, tree.content([i], 0))
+        prefix = tree.child(prefix, content_of(tree, [i], 0))
         assert prefix is not None
         pool.keep(block, 0, prefix)
     for block in reversed(blocks):
@@ -54,7 +55,7 @@ def test_counts_agree_whatever_happens() -> None:
         elif move == 2 and held:
             block = draw.choice(held)
             if pool.content(block) is None:
-                prefix = tree.child(root, tree.content([i], 0))
+                prefix = tree.child(root, content_of(tree, [i], 0))
                 assert prefix is not None
                 pool.keep(block, 0, prefix)
                 alive.append(prefix)
