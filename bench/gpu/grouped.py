@@ -308,10 +308,11 @@ def time_parts(shape: Shape, i: Inputs, counters: torch.Tensor, side: torch.cuda
     linear = TritonLinear.here()
     logits = linear(i.x, router)
     rows, scratch = i.inside.new_zeros(i.routes.num_pairs, shape.hidden), i.residual.clone()
+    totals = torch.zeros(shape.num, dtype=torch.int64, device="cuda")
     forms: dict[str, Callable[[int], object]] = {
         "norm": lambda _: rms_norm(i.x, norm, EPS),
         "router": lambda _: linear(i.x, router),
-        "route": lambda _: route(logits, None, shape.choice, dependent),
+        "route": lambda _: route(logits, None, shape.choice, totals, dependent),
         "sum": lambda _: weighted_sum(rows, i.routes, scratch, dependent),
     }
     for block_m in rows_tried(num_tokens):
@@ -329,7 +330,7 @@ def time_layer(shape: Shape, i: Inputs, best: dict, side: torch.cuda.Stream, dep
 
     def layer(copy: int, block_m: int = 0) -> torch.Tensor:
         x = rms_norm(stream, norm, EPS)
-        routes = Routes(*route(linear(x, router), None, shape.choice, dependent), shape.num)
+        routes = Routes(*route(linear(x, router), None, shape.choice, None, dependent), shape.num)
         if block_m == 0:
             routes = op.share_out(routes)
             return op.sum(op.linear(x, i.first[copy], None, routes, "silu"), i.second[copy], None, routes, stream)
@@ -461,7 +462,7 @@ def compile_one(kernel: Any, values: dict, warps: int, stages: int, unaligned: s
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    values = values | {name: None for name in names if name in ("bias", "correction")}
+    values = values | {name: None for name in names if name in ("bias", "correction", "totals")}
     signature = {name: "constexpr" if name in values else TYPES.get(name, "i32") for name in names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in {*values, *unaligned}}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in values.items()}, aligned)
@@ -490,7 +491,7 @@ def others_for_sm_90(shape: Shape) -> list[tuple[str, Any]]:
 
     per_token, found = shape.choice.per_token, []
     for num_tokens in (1, 8192):
-        values = routing.constants(shape.choice, shape.num, num_tokens, False, True)
+        values = routing.constants(shape.choice, shape.num, num_tokens, False, False, True)
         found.append((f"route {num_tokens}", compile_one(routing._route, values, 1 if values["R"] == 1 else 4, 3, {"scale", "num_tokens"})))
     for pairs in (64, 512, 4096):
         values = {"PAIRS": pairs, "E": shape.num, "BLOCK_M": 16, "TILES": 64, "PDL": True}

@@ -14,7 +14,6 @@ from octavo.layers.layer import Layer, Weight, parameter
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import Mlp
 from octavo.layers.norm import RMSNorm
-from octavo.ops.count_experts import count_experts
 from octavo.ops.route import Routes
 from octavo.parallel.dispatch import first_experts
 from octavo.parallel.mesh import Group
@@ -64,9 +63,7 @@ class Router(Layer):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.ops.linear(x.float() if self.experts.wide_router else x, self.weight, self.bias)
-        chosen, weights = self.ops.route(logits, self.e_score_correction_bias, self.experts.choice)
-        count_experts(self.tokens, chosen)
-        return chosen, weights
+        return self.ops.route(logits, self.e_score_correction_bias, self.experts.choice, self.tokens)
 
 
 class GroupedLinear(Layer):

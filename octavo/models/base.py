@@ -61,7 +61,7 @@ class CausalLM(Layer):
         self.group, self.ops = env.mesh.tp, env.ops
         vocab = Extent(self.architecture.vocab, padded=True)
         self.first_token, rows = vocab.share(self.group)
-        self.num_tokens_here = min(rows, vocab.size - self.first_token)  # of the vocabulary; the rest of the rows is padding
+        self.num_tokens_here = max(0, min(rows, vocab.size - self.first_token))  # of the vocabulary; the rest of the rows is padding
 
     @cached_property
     def attention_layers(self) -> list[PagedAttention | LatentAttention]:
@@ -83,8 +83,10 @@ class CausalLM(Layer):
 
     def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens [N] int64 and logits [N] float32 of the largest in each row of `logits`, which no rank needs to have whole."""
-        tokens, peaks = self.ops.best(self._shaped(self.lm_head(hidden)[:, : self.num_tokens_here]))
-        return self.group.best(tokens, peaks, self.first_token)
+        here = self._shaped(self.lm_head(hidden)[:, : self.num_tokens_here])
+        if not here.shape[1]:  # a vocabulary so small that this rank has padding only
+            here = here.new_full((here.shape[0], 1), float("-inf"))
+        return self.group.best(*self.ops.best(here), self.first_token)
 
     def _shaped(self, logits: torch.Tensor) -> torch.Tensor:
         if self.architecture.logits_scale != 1.0:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from octavo.config.experts import Choice
+from octavo.ops.count_experts import count_experts
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,14 @@ class Routes:
         return self.chosen.numel()
 
 
-def route(logits: torch.Tensor, correction: torch.Tensor | None, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
+def route(
+    logits: torch.Tensor, correction: torch.Tensor | None, choice: Choice, totals: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts [T, per_token] int32, in any order, and their weights [T, per_token] float32.
 
     logits      [T, num_experts]
     correction  [num_experts] float32, added to the scores where experts are chosen; None: nothing is
+    totals      [num_experts] int64, to which the tokens of each expert are added; None: nobody counts
 
     The lower number wins where scores are equal. Group-limited choice: DeepSeek-V2, arXiv 2405.04434; sigmoid scores with a
     correction: DeepSeek-V3, arXiv 2412.19437.
@@ -49,6 +53,8 @@ def route(logits: torch.Tensor, correction: torch.Tensor | None, choice: Choice)
     weights = scores.gather(1, chosen)
     if choice.renormalize:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    if totals is not None:
+        count_experts(totals, chosen)
     return chosen.int(), weights * choice.scale
 
 

@@ -35,7 +35,7 @@ LatentRopeAndWrite = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, T
 NoteStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
 PackedRows = Callable[[Packed, Tensor, int, dtype], Tensor]
 PackBlocks = Callable[[Tensor, str], Packed]
-Route = Callable[[Tensor, Tensor | None, Choice], tuple[Tensor, Tensor]]
+Route = Callable[[Tensor, Tensor | None, Choice, Tensor | None], tuple[Tensor, Tensor]]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
 

@@ -9,7 +9,7 @@ import torch
 from octavo.core.plan import Plan
 from octavo.sampling.reader import Logits, Reading
 
-EVERY = 16  # steps that are not replayed
+EVERY = 16  # steps that are not replayed; totals hold the replayed ones too
 
 
 class ExpertTokens:

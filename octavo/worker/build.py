@@ -84,6 +84,8 @@ def build_runner(
         record_steps(runner, settings, ops.record)
         if device.type == "cuda":  # a tape is made in milliseconds, when it is needed
             runner.graphs.capture([Recipe(())])
+    for totals in model.expert_tokens.values():  # what the first steps counted was nobody's
+        totals.zero_()
     bed = Bed(
         runner,
         model,

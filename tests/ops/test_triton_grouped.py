@@ -42,9 +42,11 @@ def test_the_choice_is_that_of_the_reference(num_experts: int, choice: Choice, c
     torch.manual_seed(num_experts)
     logits = torch.randn(7, num_experts + 3, device=DEVICE)[:, :num_experts] * 2
     correction = torch.randn(num_experts, device=DEVICE) * 0.3 if corrected else None
-    chosen, weights = route(logits, correction, choice, DEPENDENT)
+    totals = torch.arange(num_experts, device=DEVICE)
+    chosen, weights = route(logits, correction, choice, totals, DEPENDENT)
     wanted, factors = reference.route(logits, correction, choice)
     assert torch.equal(chosen.sort().values, wanted.sort().values)
+    assert torch.equal(totals, torch.arange(num_experts, device=DEVICE) + chosen.flatten().bincount(minlength=num_experts))
     torch.testing.assert_close(weights.sort().values, factors.sort().values, atol=1e-6, rtol=1e-5)
     at = {(t, e): w for t, row in enumerate(wanted.tolist()) for e, w in zip(row, factors[t].tolist())}
     for token, row in enumerate(chosen.tolist()):
@@ -52,8 +54,10 @@ def test_the_choice_is_that_of_the_reference(num_experts: int, choice: Choice, c
 
 
 def test_of_equal_scores_the_lower_number_wins() -> None:
-    chosen, _ = route(torch.zeros(700, 6, device=DEVICE), None, Choice(3), DEPENDENT)
+    totals = torch.zeros(6, dtype=torch.int64, device=DEVICE)
+    chosen, _ = route(torch.zeros(700, 6, device=DEVICE), None, Choice(3), totals, DEPENDENT)
     assert chosen.unique(dim=0).tolist() == [[0, 1, 2]]
+    assert totals.tolist() == [700, 700, 700, 0, 0, 0]
 
 
 @pytest.mark.parametrize("at_once", [4096, 8])

@@ -1,4 +1,5 @@
-"""The choice of experts: scores, groups, the best, and their weights, in one launch. A token's logits are read once, into registers."""
+"""The choice of experts: scores, groups, the best, their weights, and a count for each expert, in one launch. A token's logits are read
+once, into registers."""
 
 from __future__ import annotations
 
@@ -44,10 +45,10 @@ def _kept_groups(ranked, GROUPS: tl.constexpr, SIZE: tl.constexpr, BEST: tl.cons
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _route(
-    logits, correction, chosen, weights, num_tokens, num_experts, stride, scale,
+    logits, correction, totals, chosen, weights, num_tokens, num_experts, stride, scale,
     R: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BEST: tl.constexpr, KEPT: tl.constexpr, NUM_GROUPS: tl.constexpr,
     PER_TOKEN: tl.constexpr, K: tl.constexpr, SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, CORRECTED: tl.constexpr,
-    PDL: tl.constexpr,
+    COUNTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Groups and their experts are padded to powers of two, GROUPS and SIZE."""
     token = tl.program_id(0) * R + tl.arange(0, R)
@@ -86,26 +87,28 @@ def _route(
     written = (token < num_tokens)[:, None] & (column < PER_TOKEN)[None, :]
     tl.store(chosen + out, experts, mask=written)
     tl.store(weights + out, factors * scale, mask=written)
+    if COUNTED:
+        tl.atomic_add(totals + experts, tl.full((R, K), 1, tl.int64), mask=written, sem="relaxed")
 
 
 def route(
-    logits: torch.Tensor, correction: torch.Tensor | None, choice: Choice, dependent: bool = False
+    logits: torch.Tensor, correction: torch.Tensor | None, choice: Choice, totals: torch.Tensor | None = None, dependent: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`dependent`: launch before the kernel ahead has ended (sm_90 and later)."""
     num_tokens, num_experts = logits.shape
     chosen = torch.empty((num_tokens, choice.per_token), dtype=torch.int32, device=logits.device)
     weights = torch.empty((num_tokens, choice.per_token), dtype=torch.float32, device=logits.device)
     if num_tokens:
-        fixed = constants(choice, num_experts, num_tokens, correction is not None, dependent)
+        fixed = constants(choice, num_experts, num_tokens, correction is not None, totals is not None, dependent)
         launch = {"launch_pdl": True} if dependent else {}
         _route[(triton.cdiv(num_tokens, fixed["R"]),)](
-            logits, correction, chosen, weights, num_tokens, num_experts, logits.stride(0), choice.scale,
+            logits, correction, totals, chosen, weights, num_tokens, num_experts, logits.stride(0), choice.scale,
             num_warps=1 if fixed["R"] == 1 else 4, **fixed, **launch,
         )  # fmt: skip
     return chosen, weights
 
 
-def constants(choice: Choice, num_experts: int, num_tokens: int, corrected: bool, dependent: bool) -> dict[str, int]:
+def constants(choice: Choice, num_experts: int, num_tokens: int, corrected: bool, counted: bool, dependent: bool) -> dict[str, int]:
     """What the kernel is compiled for."""
     groups = triton.next_power_of_2(choice.num_groups)
     size = triton.next_power_of_2(num_experts // choice.num_groups)
@@ -113,5 +116,6 @@ def constants(choice: Choice, num_experts: int, num_tokens: int, corrected: bool
     return {
         "R": rows, "GROUPS": groups, "SIZE": size, "BEST": choice.group_best, "KEPT": choice.groups_per_token,
         "NUM_GROUPS": choice.num_groups, "PER_TOKEN": choice.per_token, "K": triton.next_power_of_2(choice.per_token),
-        "SIGMOID": choice.score == "sigmoid", "RENORMALIZE": choice.renormalize, "CORRECTED": corrected, "PDL": dependent,
+        "SIGMOID": choice.score == "sigmoid", "RENORMALIZE": choice.renormalize, "CORRECTED": corrected, "COUNTED": counted,
+        "PDL": dependent,
     }  # fmt: skip
