@@ -9,6 +9,7 @@ from octavo.plan.devices import Device
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
 SHARED_GRAPH_LIMIT = 1024  # and where ranks share each layer: a rank whose launches are late keeps all others waiting
 PASS_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024)  # tokens; from there the device takes longer than launching
+FEW = (1, 2, 4, 8)  # where passes stand in for decode steps too
 
 
 def graph_mode(asked: EngineConfig, device: Device, dispatch: str, reasons: dict[str, str]) -> str:
@@ -17,12 +18,15 @@ def graph_mode(asked: EngineConfig, device: Device, dispatch: str, reasons: dict
     if dispatch == "alltoall":
         reasons["graph_mode"] = "ranks wait to hear how many tokens they exchange, which graphs cannot capture"
         return "NONE"
-    if asked.parallel.lock_step:
+    if asked.parallel.lock_step and device.kind == "cpu":
         reasons["graph_mode"] = "replicas agree on the size of each step"
         return "NONE"
     if compilation.enforce_eager or compilation.optimization_level == 0:
         reasons["graph_mode"] = "--enforce-eager" if compilation.enforce_eager else "-O0"
         return "NONE"
+    if asked.parallel.lock_step and compilation.cudagraph_mode != "NONE":
+        reasons["graph_mode"] = "replicas agree on the size of each step: passes of the model are recorded by size, sampling is not"
+        return "PIECEWISE"
     reasons["graph_mode"] = "as asked" if compilation.cudagraph_mode else f"-O{compilation.optimization_level}"
     if device.kind == "cpu" and compilation.optimization_level > 1 and compilation.cudagraph_mode != "NONE":
         reasons["graph_mode"] += ": decode steps are recorded as tapes when they first come"
@@ -54,4 +58,5 @@ def pass_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
     if settings.pipeline_parallel_size > 1 or settings.batch_invariant:  # stages wait for each other; kernels are cut by what is there
         return ()
     most = min(asked.compilation.max_cudagraph_capture_size or PASS_SIZES[-1], settings.max_num_batched_tokens)
-    return tuple(sorted({size for size in asked.compilation.cudagraph_capture_sizes or PASS_SIZES if size <= most}))
+    usual = (*FEW, *PASS_SIZES) if settings.data_parallel_size > 1 and settings.expert_parallel_size > 1 else PASS_SIZES
+    return tuple(sorted({size for size in asked.compilation.cudagraph_capture_sizes or usual if size <= most}))

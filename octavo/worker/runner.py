@@ -154,7 +154,8 @@ class Runner:
         self._forwarded = None
 
     def _forward(self, plan: Plan) -> None:
-        room = self.passes.room(plan.num_tokens, len(plan.slices))
+        together = plan.num_tokens_all  # of replicas that step together, who must all take the same way: so it follows from this alone
+        room = self.passes.room(together or plan.num_tokens, min(together, self.rows.padding) or len(plan.slices))
         batch = self.batches.build(plan, self.rows, room)
         self._forwarded = batch, self.passes.run(batch, room)
 

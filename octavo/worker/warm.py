@@ -32,7 +32,7 @@ def warm_up(runner: Runner, settings: Resolved) -> None:
         _step_twice(runner, settings, min(NUM_PROMPTS, most_rows), each)
     _step_twice(runner, settings, min(MORE_PROMPTS, most_rows), SMALLEST // 2)
     _step_twice(runner, settings, most_rows, SMALLEST // 2)
-    captured = max(settings.graph_sizes, default=most_rows)
+    captured = max(settings.graph_sizes, default=most_rows) if settings.graph_mode != "PIECEWISE" else 0  # there no step samples in a graph
     for size in padded_sizes(settings):
         if size > captured:
             _step_twice(runner, settings, size - MIXED_CHUNK + 1, 2)

@@ -1,6 +1,7 @@
 """Passes that are recorded by room: what a graph would repeat gives what the step gives op by op."""
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,14 +10,19 @@ from octavo import LLM, SamplingParams
 from octavo.attention.backend import AttentionShape
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
 from octavo.capture.passes import PassGraphs, slice_sizes
+from octavo.config.architecture import Architecture
 from octavo.config.graphs import PASS_SIZES
 from octavo.config.resolved import Resolved
 from octavo.context import UNPADDED, Room
 from octavo.core.plan import Admission, Plan, Slice
+from octavo.models.checkpoint import Checkpoint
 from octavo.plan.memory import MOST_PASSES
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.build import build_runner
 from octavo.worker.rows import Rows
+from octavo.worker.warm import GREEDY
 from tests.interpreter import interpret
+from tests.worker.test_warm import CONFIG
 
 INTERPRETED = interpret()
 TUNING = Tuning(PieceTuning(programs=3, shortest=16, block_n=16), TileTuning(block_m=16, block_n=16, num_warps=4))
@@ -109,6 +115,30 @@ def test_sizes_for_slices_end_with_all_rows():
 def test_all_rooms_of_the_usual_sizes_can_be_recorded():
     """Else the cost model, which counts steps of these sizes among the graphs, would be wrong about those that came too late."""
     assert len(PASS_SIZES) * len(slice_sizes(1024)) <= MOST_PASSES
+
+
+class Rooms(PassGraphs):
+    """Notes which are asked for, in turn."""
+
+    def run(self, batch, room):
+        self.seen = [*getattr(self, "seen", []), (room, batch.tokens.numel(), batch.rows.numel())]
+        return super().run(batch, room)
+
+
+def test_replicas_that_step_together_are_in_one_room_whatever_each_has_to_do(tmp_path):
+    settings = Resolved(max_model_len=64, block_size=8, max_num_seqs=6, max_num_batched_tokens=48, kv_bytes=1 << 20)
+    checkpoint = Checkpoint("tiny", tmp_path, "dummy", CONFIG, {})
+    seen, record = [], Recorder()
+    for counts in ([(3, 1), (1,)], [(), (1, 1, 1)], [(9,), ()]):
+        runner = build_runner(settings, Architecture.from_config(CONFIG), checkpoint, lambda name: nullcontext())
+        runner.passes = Rooms(runner.run, (1, 2, 4, 8, 16, 48), slice_sizes(6), 5, record)
+        for step, (together, own) in enumerate(zip((9, 3), counts)):
+            admitted = tuple(Admission(row, 1, GREEDY, 0, (7,) * 9, 9, 0, ((row,),)) for row in range(len(own)))
+            slices = tuple(Slice(row, 1, count, 0, True, (5,) * count) for row, count in enumerate(own))
+            runner.step(Plan(step, slices, admitted, num_tokens_all=together)).result()
+            runner.rows.apply(Plan(step, retired=tuple(range(len(own)))))
+        seen.append(runner.passes.seen)
+    assert seen == [[(Room(16, 6), 16, 6), (Room(4, 6), 4, 6)]] * 3
 
 
 def built(counts, old, room):

@@ -328,6 +328,14 @@ def test_ranks_that_wait_for_each_other_s_counts_run_without_graphs() -> None:
     assert decide(flags, QWEN3_30B_A3B, Device.named("h200")).graph_mode == "NONE"
 
 
+def test_replicas_in_lock_step_record_passes_and_no_whole_steps() -> None:
+    flags = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    gpus = decide(flags, QWEN3_30B_A3B, Device.named("h200"))
+    assert gpus.graph_mode == "PIECEWISE"
+    assert gpus.pass_sizes[:5] == (1, 2, 4, 8, 16)
+    assert decide({**flags, "cudagraph_mode": "NONE"}, QWEN3_30B_A3B, Device.named("h200")).pass_sizes == ()
+
+
 def test_what_binds_gpus_is_refused_where_there_is_none() -> None:
     with pytest.raises(ConfigError, match="there is no GPU; workers on the CPU are placed by CPU_VISIBLE_MEMORY_NODES"):
         decide({"numa_bind": True})
