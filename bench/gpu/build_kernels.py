@@ -1,5 +1,7 @@
 """Compiles the known kernels for a compute capability into the package: `octavo/ops/triton/built/sm90.zip`. No card is needed.
 
+Kernels that are there already, and still are what they would be, stay.
+
     python bench/gpu/build_kernels.py [SM ...]     default: 90
 """
 
@@ -34,21 +36,33 @@ def compile_one(number: int, sm: int) -> tuple[str, bytes, str]:
     return name_of(kernel, kernel.source()), compiled.asm["cubin"], json.dumps(noted, default=vars, sort_keys=True)
 
 
+def kept(path: Path, names: set[str]) -> list[tuple[str, bytes, str]]:
+    """Those of a file that is there, as `compile_one` gives them."""
+    if not path.exists():
+        return []
+    with ZipFile(path) as packed:
+        there = names.intersection(name.removesuffix(".json") for name in packed.namelist())
+        return [(name, packed.read(f"{name}.cubin"), packed.read(f"{name}.json").decode()) for name in there]
+
+
 def main() -> None:
-    from octavo.ops.triton.built import FOLDER
+    from octavo.ops.triton.built import FOLDER, name_of
     from octavo.ops.triton.known import known_kernels
 
     FOLDER.mkdir(exist_ok=True)
+    names = [name_of(kernel, kernel.source()) for kernel in known_kernels()]
     for sm in map(int, sys.argv[1:] or ["90"]):
-        begin_s, count = time.monotonic(), len(known_kernels())
+        begin_s, path = time.monotonic(), FOLDER / f"sm{sm}.zip"
+        made = kept(path, set(names))
+        missing = [number for number, name in enumerate(names) if name not in {one[0] for one in made}]
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
-            made = sorted(processes.map(compile_one, range(count), [sm] * count))
-        path = FOLDER / f"sm{sm}.zip"
+            made = sorted([*made, *processes.map(compile_one, missing, [sm] * len(missing))])
         with ZipFile(path, "w", ZIP_DEFLATED, compresslevel=9) as packed:
             for name, binary, noted in made:
                 packed.writestr(ZipInfo(f"{name}.cubin"), binary, ZIP_DEFLATED)  # without a date: the same kernels give the same file
                 packed.writestr(ZipInfo(f"{name}.json"), noted, ZIP_DEFLATED)
-        print(f"{path.name}: {count} kernels, {path.stat().st_size / 1e6:.2f} MB, {time.monotonic() - begin_s:.0f} s")
+        size = f"{len(names)} kernels, {len(missing)} of them compiled now, {path.stat().st_size / 1e6:.2f} MB"
+        print(f"{path.name}: {size}, {time.monotonic() - begin_s:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes `octavo/ops/triton/known.json`: every Triton kernel that models run with on an H200. No card is needed.
+"""Writes `octavo/ops/triton/known.json`: every Triton kernel that models run with on H200s, on one and on two. No card is needed.
 
     python bench/gpu/record_kernels.py [MODEL ...]     default: the models of bench/models
 """
@@ -6,22 +6,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__)
 sys.path.insert(0, str(HERE.parents[2]))
 LAYERS = 2  # the first one differs from the others
+RANKS = ("alone", "TP 2, rank 0", "TP 2, rank 1")
+EXPERT_RANKS = ("EP 2, rank 0", "EP 2, rank 1", "EP 2 of DP 2, rank 0", "EP 2 of DP 2, rank 1")
+LAYOUTS = {"alone": {}, "TP 2": {"tensor": 2}, "EP 2": {"tensor": 2, "experts": True}, "EP 2 of DP 2": {"data": 2, "experts": True}}
 WORKLOADS = ((1, 32, 20), (40, (20, 300), (5, 40)), (8, 4096, 4), (64, 128, 20), (300, 512, 6), (4, 4096, 1))
 
 
-def record(model: str, workloads: Sequence[tuple[Any, ...]] = WORKLOADS) -> dict[str, list[str]]:
-    """Specialisation data -> the entry of the list, of all kernels that a start and some workloads run."""
+def record(model: str, place: str = "alone", workloads: Sequence[tuple[Any, ...]] = WORKLOADS) -> dict[str, list[str]]:
+    """Specialisation data -> the entry of the list, of all kernels that a start and some workloads run at one place of a layout."""
     from bench.gpu.without_card import stand_in
+    from octavo.parallel.meeting import Layout
 
     found: dict[str, list[str]] = {}
 
@@ -29,7 +35,8 @@ def record(model: str, workloads: Sequence[tuple[Any, ...]] = WORKLOADS) -> dict
         data = lasting(data)
         found.setdefault(f"{module}.{name} {data}", [module, name, data])
 
-    stand_in(note)
+    layout, _, rank = place.partition(", rank ")
+    stand_in(note, Layout(**LAYOUTS[layout]), int(rank or 0))
     from octavo import LLM
     from octavo.bench.offline import run_once
     from octavo.bench.workloads import Workload, draw
@@ -41,8 +48,14 @@ def record(model: str, workloads: Sequence[tuple[Any, ...]] = WORKLOADS) -> dict
     for size in workloads:
         run_once(llm, draw(Workload(*size), llm.info["vocab_size"]))
     later = [found[key] for key in found if key not in at_start]
-    print(f"{model}: {len(at_start)} kernels at the start, then {len(later)}: {', '.join(name for _, name, _ in later)}", file=sys.stderr)
+    more = ", ".join(name for _, name, _ in later)
+    print(f"{model}, {place}: {len(at_start)} kernels at the start, then {len(later)}: {more}", file=sys.stderr)
     return found
+
+
+def places(model: str) -> Sequence[str]:
+    """Where a model is recorded."""
+    return (*RANKS, *EXPERT_RANKS) if "num_experts" in (Path(model) / "config.json").read_text() else RANKS
 
 
 def lasting(data: str) -> str:
@@ -54,14 +67,15 @@ def lasting(data: str) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(record(sys.argv[2])))
+        print(json.dumps(record(*sys.argv[2:])))
         return
     models = sys.argv[1:] or sorted(str(path) for path in (HERE.parents[1] / "models").iterdir())
     begin_s = time.monotonic()
     found: dict[str, list[str]] = {}
-    for model in models:  # each in a process that has the stand-in for its own
-        done = subprocess.run([sys.executable, str(HERE), "--one", model], check=True, stdout=subprocess.PIPE, text=True)
-        found |= json.loads(done.stdout)
+    commands = [[sys.executable, str(HERE), "--one", model, place] for model in models for place in places(model)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # each in a process that has the stand-in for its own
+        for said in threads.map(lambda command: subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout, commands):
+            found |= json.loads(said)
     from octavo.ops.triton.known import KNOWN
 
     KNOWN.write_text("[\n" + ",\n".join(json.dumps(found[key]) for key in sorted(found)) + "\n]\n")

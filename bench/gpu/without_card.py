@@ -1,4 +1,5 @@
-"""An `LLM` as it would run on an H200, without one: tensors lie on the CPU, and a kernel's launch is only noted.
+"""An `LLM` as it would run on an H200, or as one rank of several would, without one: tensors lie on the CPU, and a kernel's launch is only
+noted.
 
 Which kernels run, with what types, alignments and constants, is decided on the host, so all of it comes out right; numbers do not. For a
 process that does nothing else, without Triton's interpreter.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +21,24 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
+from octavo.parallel.collectives import ProcessGroup
+from octavo.parallel.meeting import Layout
+from octavo.parallel.mesh import Group, Mesh
+from octavo.parallel.symmetric import BLOCKS_BYTES, PUSH_BYTES, Symmetric
+
 NAME, SM, NUM_SMS, SHARED_BYTES, MEMORY_BYTES = "NVIDIA H200", 90, 132, 232_448, 150_000_000_000
+ALONE = Layout()
 Note = Callable[[str, str, str], None]  # a kernel's module, name and specialisation data
 
 
-def stand_in(note: Note) -> None:
-    """From now on the process believes to have the card. `note` hears of every launch."""
+def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0) -> None:
+    """From now on the process believes to have the card, and to be a rank of this layout. `note` hears of every launch."""
     _triton(note)
     import octavo.models.registry
     import octavo.worker.build
     import octavo.worker.device
     from octavo.attention import backend, triton, triton_latent
+    from octavo.models.materialize import finish, layers_of
     from octavo.ops import select
     from octavo.ops.triton import dependent
     from octavo.ops.triton.grouped import TritonGrouped
@@ -56,11 +64,16 @@ def stand_in(note: Note) -> None:
         tokens, peaks = ops.best(logits)
         return tokens.zero_(), peaks.fill_(1.0)  # values that a sampled token can have
 
-    chosen = replace(ops, best=best, compile_ahead=lambda: lambda: None)
+    def route(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        experts, weights = ops.route(*given)
+        return experts.zero_(), weights
+
+    chosen = replace(ops, best=best, route=route, compile_ahead=lambda: lambda: None)
     octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level, invariant: chosen
+    octavo.worker.build.fill_dummy = lambda model, seed: finish(layer for _, layer in layers_of(model))  # values do not matter
     octavo.worker.device.detect = lambda *_, **__: Device.cuda(NAME, MEMORY_BYTES, MEMORY_BYTES, SM)
     octavo.worker.device.take = lambda *_, **__: cpu
-    octavo.worker.build.build_runner = _on_cpu(octavo.worker.build.build_runner)
+    octavo.worker.build.build_runner = _on_cpu(octavo.worker.build.build_runner, layout, rank)
 
 
 def _triton(note: Note) -> None:
@@ -79,9 +92,42 @@ def _triton(note: Note) -> None:
     knobs.runtime.jit_cache_hook = hear
 
 
-def _on_cpu(build_runner: Callable[..., Any]) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class Apart(ProcessGroup):
+    """One of several ranks whose others are not there: shapes are right, numbers are not."""
+
+    def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros((self.size * x.shape[0], *x.shape[1:]))
+
+    def sum_rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros((x.shape[0] // self.size, *x.shape[1:]))
+
+    def agreed(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def _mesh(layout: Layout, rank: int) -> Mesh:
+    """The groups of one rank of a host; tensor ranks share memory, as they would."""
+    from octavo.ops.triton.push import Push
+    from octavo.ops.triton.push_blocks import PushBlocks
+
+    def group(number: int, size: int, near: bool) -> Group:
+        if size == 1:
+            return Group()
+        places = torch.zeros(size, dtype=torch.int64)
+        ends = Push(number, places, 16 * size * PUSH_BYTES // 4), PushBlocks(number, places, BLOCKS_BYTES)
+        return Apart(number, size, None, Symmetric(*ends, ()) if near else None)
+
+    tensor, _, data = layout.place(rank)
+    experts = group(tensor + layout.tensor * data, layout.tensor * layout.data, False) if layout.experts else Group()
+    return Mesh(tp=group(tensor, layout.tensor, True), dp=group(data, layout.data, False), ep=experts)
+
+
+def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Callable[..., Any]:
     """`build_runner` with its tensors on the CPU, and what it would do on a card: the first steps, and the captures."""
     from octavo.capture.decode import DecodeGraphs
+    from octavo.capture.passes import PassGraphs, slice_sizes
+    from octavo.plan.memory import MOST_PASSES
     from octavo.sampling.sampler import Recipe
     from octavo.worker.warm import warm_up
 
@@ -89,9 +135,16 @@ def _on_cpu(build_runner: Callable[..., Any]) -> Callable[..., Any]:
         step()
         return lambda: None, step()
 
-    def build(settings, *others):
-        runner = build_runner(replace(settings, device="cpu", attention_backend="triton"), *others)
+    def build(settings, architecture, checkpoint, timed, *others):
+        own = dict(
+            tensor_parallel_size=layout.tensor, data_parallel_size=layout.data,
+            expert_parallel_size=layout.tensor * layout.data if layout.experts else 1,
+            dispatch="allgather_reducescatter" if layout.experts and layout.data > 1 else "local",
+        )  # fmt: skip
+        settings = replace(settings, attention_backend="triton", **own)
+        runner = build_runner(replace(settings, device="cpu"), architecture, checkpoint, timed, lambda: _mesh(layout, rank))
         warm_up(runner, settings)
+        runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
         sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
         if sizes:
             runner.graphs = DecodeGraphs(runner.decode, sizes, runner.rows.padding, torch.device("cpu"), record)

@@ -62,23 +62,24 @@ ON_LIST = """
 import sys
 from bench.gpu.record_kernels import record
 from octavo.ops.triton.known import known_kernels
-missing = record(sys.argv[1], workloads=()).keys() - {f"{kernel.module}.{kernel.name} {kernel.data}" for kernel in known_kernels()}
+missing = record(*sys.argv[1:], workloads=()).keys() - {f"{kernel.module}.{kernel.name} {kernel.data}" for kernel in known_kernels()}
 assert not missing, sorted(missing)
 """
 
 
-def run(script: str, argument: str) -> None:
+def run(script: str, *arguments: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    subprocess.run([sys.executable, "-c", script, argument], check=True, env=environment, timeout=300, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True, env=environment, timeout=300, cwd=ROOT)
 
 
 def test_kernels_compiled_ahead_are_found(tmp_path):
     run(SCRIPT, str(tmp_path))
 
 
-def test_a_start_runs_no_kernel_that_is_not_on_the_list():
+@pytest.mark.parametrize(("model", "place"), [("qwen3-0.6b", "alone"), ("qwen3-30b-a3b", "EP 2, rank 1")])
+def test_a_start_runs_no_kernel_that_is_not_on_the_list(model, place):
     """If one is missing, `python bench/gpu/record_kernels.py` writes the list anew."""
-    run(ON_LIST, "bench/models/qwen3-0.6b")
+    run(ON_LIST, f"bench/models/{model}", place)
 
 
 def test_the_list_knows_the_kernels_as_they_are():
