@@ -23,6 +23,7 @@ from octavo.serve.writer import Writer
 
 log = logging.getLogger("octavo.serve")
 MAX_LABEL_CHARACTERS = 128
+OF_STREAMS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Whole(Protocol):
@@ -89,7 +90,7 @@ class Running:
         async with cancelled_when_gone(receive) as leave:
             call = await self.endpoint.make(self._front.of(scope.get(ACCOUNT)), body, label)
             if getattr(body, "stream", None):
-                await send_events(send, call, headers, writer_of(scope), leave)
+                await send_events(call, Writer(send, _start(200, {**OF_STREAMS, **headers}), self._front.turn, writer_of(scope), leave))
             else:
                 await send_json(send, 200, await call.whole(), headers)
 
@@ -138,12 +139,8 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_events(
-    send: Send, call: Answerable | Direct, headers: Mapping[str, str], direct: Callable[[bytes], bool] | None, leave: Callable[[], None]
-) -> None:
+async def send_events(call: Answerable | Direct, writer: Writer) -> None:
     """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
-    fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    writer = Writer(send, _start(200, {**fixed, **headers}), direct, leave)
     try:
         if isinstance(call, Direct):
             await call.write_events(writer.write)

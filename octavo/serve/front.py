@@ -24,6 +24,7 @@ from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.progress import Progress
 from octavo.serve.queue import Queue
 from octavo.serve.traces import traces_to
+from octavo.serve.writer import Turn
 from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
@@ -77,6 +78,7 @@ class Front:
         self.clock = clock
         self.progress = Progress(self.config.stall_timeout)
         self.traces = traces_to(self.config.otlp_traces_endpoint, model.names[0])
+        self.turn = Turn()
         self.draining = False
         self.running: dict[str, Following[Any]] = {}
         self.queue = Queue(self.config, clock, ledger=ledger)
