@@ -209,7 +209,11 @@ def starts(model: Path) -> dict[str, list[float]]:
 def tests() -> dict[str, Any]:
     """Every C operation for every instruction set of this machine, against its torch reference."""
     files = [
-        f"tests/{name}.py" for name in ("ops/native/test_twins", "ops/native/test_packed", "ops/native/test_record", "attention/test_cpu")
+        f"tests/{name}.py"
+        for name in (
+            *(f"ops/native/test_{part}" for part in ("twins", "packed", "tiles", "record")),
+            "attention/test_cpu",
+        )
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", *files]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

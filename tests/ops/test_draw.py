@@ -46,9 +46,7 @@ def test_thresholds_keep_what_the_definition_names(seed, n, top_k, top_p, min_p,
 def test_rows_without_a_truncation_are_untouched_by_those_with():
     weights = torch.rand(4, 100) + 1e-3
     weights /= weights.amax(-1, keepdim=True)
-    least = thresholds(
-        weights, torch.tensor([0, 5, 0, 0], dtype=torch.int32), torch.tensor([1, 1, 0.5, 1]), torch.tensor([0, 0, 0, 0.4])
-    )
+    least = thresholds(weights, torch.tensor([0, 5, 0, 0], dtype=torch.int32), torch.tensor([1, 1, 0.5, 1]), torch.tensor([0, 0, 0, 0.4]))
     kept = (weights >= least[:, None]).sum(-1).tolist()
     assert kept[:2] == [100, 5]
     assert kept[3] == (weights[3] >= 0.4).sum()

@@ -44,6 +44,8 @@ class Op(IntEnum):
     TABLE_ROWS = 12
     DRAW_ROWS = 13
     PACK_BLOCKS = 14
+    PANEL_TILES = 15
+    PACKED_TILES = 16
 
 
 class Native:

@@ -8,6 +8,8 @@ another kind gets one library more, and a machine that has its library needs no 
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import os
 import shutil
@@ -45,9 +47,12 @@ _V4 = (
     _V3[0] | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     (*_V3[1], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"),
 )
+_BF16 = _V4[0] | {"avx512_bf16"}, (*_V4[1], "-mavx512bf16")
+_TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 PLAIN = Variant("plain", frozenset(), (), None)
 VARIANTS = (  # the best first
-    Variant("avx512bf16", _V4[0] | {"avx512_bf16"}, (*_V4[1], "-mavx512bf16")),
+    Variant("amx", _BF16[0] | _TILES, (*_BF16[1], "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    Variant("avx512bf16", *_BF16),
     Variant("avx512", *_V4),
     Variant("avx2", *_V3),
     Variant("dotprod", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",), "aarch64"),
@@ -61,7 +66,17 @@ def machine_variants(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Variant
     if cpuinfo.exists():
         lines = cpuinfo.read_text(errors="replace").splitlines()
         have.update(next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), ()))
+    if have >= _TILES and not tiles_granted():
+        have -= _TILES
     return {variant.name: variant for variant in VARIANTS if variant.needs <= have}
+
+
+@functools.cache
+def tiles_granted() -> bool:
+    """Whether the system lets this process use AMX's tile registers, for which Linux wants to be asked: their contents make every thread's
+    saved state larger. https://docs.kernel.org/arch/x86/xstate.html"""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def find_compiler() -> str:

@@ -7,6 +7,7 @@
 #include "attention.c"
 #include "draw.c"
 #include "packed.c"
+#include "amx.c"
 #include "step.c"
 
 #ifdef __linux__
@@ -18,7 +19,8 @@
 /* In the order of `Op` in binding.py. */
 static const struct kernel kernels[] = {
     {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw}, {packed, prepare_packed},
-    {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows}, {pack_blocks},
+    {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows}, {pack_blocks}, {panel_tiles},
+    {packed_tiles, prepare_packed},
 };
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }

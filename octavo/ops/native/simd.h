@@ -156,8 +156,12 @@ INLINE void store(void *p, long i, int dtype, vf x) {
     }
     vh bits;
     if (dtype == BF16) {
+#if defined(__AVX512BF16__)
+        bits = (vh)_mm512_cvtneps_pbh((__m512)x); /* numbers under the smallest normal one become 0 */
+#else
         vu wide = (vu)x, nan = (vu)(x != x), even = wide >> 16 & 1;
         bits = __builtin_convertvector((nan & (wide | 0x400000)) >> 16 | (~nan & (wide + 0x7fff + even)) >> 16, vh);
+#endif
     } else {
 #if defined(__AVX512F__)
         bits = (vh)_mm512_cvtps_ph((__m512)x, 0);

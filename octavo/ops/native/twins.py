@@ -9,6 +9,7 @@ import torch
 from octavo.ops.draw import Settings
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
+from octavo.ops.native.ways import TUNED, TileRows
 from octavo.ops.packed_linear import GROUP, Packed, numbers_of
 from octavo.ops.rope_and_write import rope_and_write
 
@@ -49,8 +50,9 @@ def _row_step(residual: torch.Tensor | None) -> int:
 class Twins:
     """Operations bound to a team of threads. Types are float32, bfloat16 and float16; parameters of norms and tables are float32."""
 
-    def __init__(self, native: Native) -> None:
-        self.native = native
+    def __init__(self, native: Native, tile_rows: TileRows | None = None) -> None:
+        """`tile_rows` None takes what is tuned for the native's instruction set."""
+        self.native, self._tile_rows = native, tile_rows or TUNED.get(native.variant, TileRows())
         self.gates = {"silu": self.silu_mul, "gelu_tanh": self.gelu_tanh_mul}
 
     def embedding(self, tokens: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
@@ -86,7 +88,7 @@ class Twins:
             m, n, k, x.stride(0), weight.stride(0), _row_step(residual), n,
             DTYPES[x.dtype], DTYPES[weight.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype], scale,
         )  # fmt: skip
-        self.native.run(Op.PANELS if packed else Op.LINEAR, args)
+        self.native.run(self._tile_rows.panels_op(m) if packed else Op.LINEAR, args)
         return out
 
     def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
@@ -149,7 +151,7 @@ class Twins:
             DTYPES[x.dtype], 0 if bias is None else DTYPES[bias.dtype], DTYPES[out.dtype],
             0.0 if norm is None else norm[1], scale,
         )  # fmt: skip
-        self.native.run(Op.PACKED, args)
+        self.native.run(self._tile_rows.packed_op(m), args)
         return out
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -171,6 +171,16 @@ def test_the_processor_decides(tmp_path: Path, flags: str, best: str) -> None:
     assert list(build.machine_variants(tmp_path / "missing")) == ["plain"]
 
 
+@pytest.mark.parametrize(("granted", "best"), [(True, "amx"), (False, "avx512bf16")])
+def test_tiles_are_for_processes_that_the_system_grants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: bool, best: str
+) -> None:
+    flags = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 amx_bf16 amx_tile amx_int8"
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.setattr(build, "tiles_granted", lambda: granted)
+    assert next(iter(build.machine_variants(tmp_path / "cpuinfo"))) == best
+
+
 def test_a_processor_of_another_machine_decides_likewise(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor	: 0\nFeatures\t: fp asimd evtstrm asimddp\n")
     assert list(build.machine_variants(tmp_path / "cpuinfo")) == ["dotprod", "plain"]

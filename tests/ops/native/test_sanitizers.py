@@ -11,7 +11,7 @@ import pytest
 from octavo import env
 from octavo.ops.native import build
 
-FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O1")
+FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O1", "-DEMULATE_AMX")
 
 
 def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +21,7 @@ def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> Non
     variant = next(iter(build.machine_variants().values()))
     library = build.build(env.cache_root(), variant, FLAGS)
     tests = Path(__file__).parent
+    files = [*(tests / f"test_{name}.py" for name in ("twins", "packed", "tiles")), tests.parent.parent / "attention" / "test_cpu.py"]
     code = (
         "import sys, pytest, torch; from octavo.ops.native import binding\n"
         "torch.set_num_threads(1)\n"
@@ -29,8 +30,7 @@ def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> Non
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "-sx", "-k", variant.name,
-         str(tests / "test_twins.py"), str(tests / "test_packed.py"), str(tests.parent.parent / "attention" / "test_cpu.py")],
+        [sys.executable, "-c", code, "-sx", "-k", variant.name, *map(str, files)],
         env={**os.environ, "LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True,
     )  # fmt: skip

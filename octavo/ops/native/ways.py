@@ -1,0 +1,29 @@
+"""Which kernel a product takes, by instruction set and rows of x: vectors, which serve any number, or from some number on AMX's tiles.
+
+Tuned by `bench/cpu_ops.py`, which measures each way, and torch's (oneDNN) besides, at a model's shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.ops.native.binding import Op
+
+NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class TileRows:
+    """Rows of x from which on tiles are faster, by what the weights are."""
+
+    panels: int = NEVER  # bfloat16, and x likewise: other types take vectors anyway
+    packed: int = NEVER  # 4 or 8 bits with a scale for each group
+
+    def panels_op(self, rows: int) -> Op:
+        return Op.PANEL_TILES if rows >= self.panels else Op.PANELS
+
+    def packed_op(self, rows: int) -> Op:
+        return Op.PACKED_TILES if rows >= self.packed else Op.PACKED
+
+
+TUNED = {"amx": TileRows(panels=3, packed=8)}

@@ -1,0 +1,101 @@
+"""Products by AMX's tiles, which are emulated where the machine has none: against torch, and against the kernels that they replace."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from octavo import env
+from octavo.ops.native import binding, build
+from octavo.ops.native.binding import Native, Op
+from octavo.ops.native.twins import Twins
+from octavo.ops.native.ways import TUNED, TileRows
+from octavo.ops.packed_linear import packed_linear, round_groups
+from tests.ops.native.test_packed import KINDS, weights
+from tests.ops.native.test_twins import close
+
+ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 97, 130)
+
+
+@pytest.fixture(scope="module", params=[next(iter(build.machine_variants()))])
+def native(request: pytest.FixtureRequest) -> Iterator[Native]:
+    """The best instruction set of this machine, with emulated tiles if it has none, over three threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        if binding.build is build.build:
+            patch.setattr(binding, "build", lambda cache, variant: build.build(cache, variant, ("-DEMULATE_AMX",)))
+        native = Native(env.cache_root(), 3, variant=request.param)
+    yield native
+    native.close()
+
+
+@pytest.fixture
+def tiles(native: Native) -> Twins:
+    torch.manual_seed(0)
+    return Twins(native, TileRows(panels=0, packed=0))
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (48, 64), (80, 96), (304, 576), (32, 34)])
+def test_panels_of_bfloat16(tiles: Twins, n: int, k: int) -> None:
+    for m, around in itertools.product(ROWS, (False, True)):
+        x, weight = torch.randn(m, k + 8)[:, 4:-4].bfloat16(), (torch.randn(n, k) / k**0.5).bfloat16()
+        bias, residual = (torch.randn(n).bfloat16(), torch.randn(m, n + 2).bfloat16()[:, 1:-1]) if around else (None, None)
+        scale = 0.5 if around else 1.0
+        y = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        want = scale * y + (0 if residual is None else residual.double())
+        close(tiles.product(x, tiles.pack_linear(weight.clone()), bias, residual, scale), want)
+
+
+@pytest.mark.parametrize("x_type", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("weight_type", [torch.float32, torch.bfloat16])
+def test_other_types_take_vectors(tiles: Twins, x_type: torch.dtype, weight_type: torch.dtype) -> None:
+    x, weight = torch.randn(20, 64).to(x_type), (torch.randn(48, 64) / 8).to(weight_type)
+    close(tiles.linear(x, tiles.pack_linear(weight.clone()), None), x.double() @ weight.double().T)
+
+
+def test_what_is_not_finite_stays_in_its_row(tiles: Twins) -> None:
+    x, weight = torch.randn(20, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+    x[1, 3], x[18, 5] = float("nan"), float("inf")
+    got = tiles.linear(x, tiles.pack_linear(weight), None)
+    assert got[1].isnan().all()
+    assert got[18].isinf().all()
+    assert got.isfinite().all(1).tolist() == [row not in (1, 18) for row in range(20)]
+
+
+@pytest.mark.parametrize(("bits", "with_offset"), KINDS)
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (50, 96), (131, 576), (48, 1536)])
+def test_packed_weights(tiles: Twins, n: int, k: int, bits: int, with_offset: bool) -> None:
+    """To the bit what vectors give, so that a row's text does not hang on the rows beside it; where vectors take signed codes, nearly."""
+    weight, _, terms = weights(n, k, bits, with_offset)
+    vectors = Twins(tiles.native, TileRows())
+    exact = bits == 4 or tiles.native.variant in ("amx", "avx512bf16", "avx512")
+    for m in ROWS:
+        x = torch.randn(m, k + 8)[:, :k] * torch.logspace(-3, 3, m).unsqueeze(1)
+        x[1::3, -32:] *= 20
+        bias = torch.randn(n) if m % 2 else None
+        got = tiles.packed_linear(x, weight, bias)
+        if exact:
+            assert torch.equal(got, vectors.packed_linear(x, weight, bias))
+        want, rounding = packed_linear(round_groups(x), weight, bias), 1e-6 * (x.double().abs() @ terms.double().T + 1)
+        assert ((got.double() - want.double()).abs() <= rounding).all()
+
+
+def test_packed_weights_with_all_around_them(tiles: Twins) -> None:
+    weight, norm = weights(64, 96, 4, True)[0], (torch.rand(96), 1e-5)
+    for m, gate in itertools.product((1, 30, 70), (None, "silu")):
+        x, residual = torch.randn(m, 96), torch.randn(m, 64 if gate is None else 32)
+        got, want = (twins.packed_linear(x, weight, None, norm, gate, residual, 0.5) for twins in (tiles, Twins(tiles.native, TileRows())))
+        assert torch.equal(got, want)
+
+
+def test_the_table_decides_by_rows(native: Native) -> None:
+    twins = Twins(native, TileRows(panels=3, packed=5))
+    weight, packed = twins.pack_linear(torch.randn(32, 64).bfloat16()), weights(32, 64, 4, True)[0]
+    with native.recording() as operations:
+        for m in (2, 3, 4, 5):
+            twins.linear(torch.randn(m, 64).bfloat16(), weight, None)
+            twins.packed_linear(torch.randn(m, 64).bfloat16(), packed)
+    taken = [op for op, _, _ in operations]
+    assert taken[::2] == [Op.PANELS, Op.PANEL_TILES, Op.PANEL_TILES, Op.PANEL_TILES]
+    assert taken[1::2] == [Op.PACKED, Op.PACKED, Op.PACKED, Op.PACKED_TILES]
+    assert set(TUNED) <= {variant.name for variant in build.VARIANTS}
