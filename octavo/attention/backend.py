@@ -110,7 +110,7 @@ def refusal(supports: Supports, needs: Needs) -> str | None:
     if needs.device == "cuda" and needs.sm < supports.min_sm:
         return f"it needs compute capability {supports.min_sm / 10:.1f}, the device has {needs.sm / 10:.1f}"
     if supports.reads_lengths and needs.graphs:
-        return "it reads lengths on the host, which graphs cannot capture"
+        return "it reads lengths on the host, which graphs cannot capture; --enforce-eager goes without them"
     if supports.reads_lengths and needs.drafts_with_overlap:
         return "it reads lengths on the host, which speculation with overlapped scheduling cannot wait for"
     return None

@@ -21,8 +21,10 @@ BACKENDS = Registry(
         "triton_invariant": "octavo.attention.invariant:InvariantTriton",
         "cpu_invariant": "octavo.attention.invariant:InvariantNative",
         "reference": "octavo.attention.reference:ReferenceAttention",
+        "flashinfer": "octavo.attention.flashinfer:FlashInferAttention",
     },
 )
+ONLY_ASKED = {"flashinfer": "it is taken only where it is asked for, as no measurement speaks for it"}
 
 
 def backend_for(asked: str, needs: Needs) -> Choice:
@@ -30,7 +32,7 @@ def backend_for(asked: str, needs: Needs) -> Choice:
 
     Raises ValueError when the asked one cannot serve the needs, KeyError when there is none of that name.
     """
-    names = BACKENDS.names() if asked == "auto" else [asked]
+    names = [name for name in BACKENDS.names() if name not in ONLY_ASKED] if asked == "auto" else [asked]
     if asked == "auto" and needs.kv_dtype in COMPRESSED:
         names.remove("reference")  # it reads every format, but so slowly that it has to be asked for
 
@@ -40,7 +42,8 @@ def backend_for(asked: str, needs: Needs) -> Choice:
 
     choice = choose(candidates(), needs)
     later = [name for name in names if name != choice.backend.name and name not in choice.refused]
-    return replace(choice, refused={**choice.refused, **dict.fromkeys(later, f"{choice.backend.name} comes first and serves")})
+    passed = {**dict.fromkeys(later, f"{choice.backend.name} comes first and serves"), **(ONLY_ASKED if asked == "auto" else {})}
+    return replace(choice, refused={**choice.refused, **passed})
 
 
 def choose_attention(architecture: Architecture, settings: Resolved, sm: int, elsewhere: bool = False) -> Choice:
@@ -48,7 +51,7 @@ def choose_attention(architecture: Architecture, settings: Resolved, sm: int, el
 
     Raises `ConfigError` where the asked one is not known or cannot serve, or none can.
     """
-    asked = settings.attention_backend
+    asked = settings.attention_backend.lower()  # vLLM writes names in capitals
     if asked == "auto" and settings.optimization_level == 0 and not settings.batch_invariant:
         asked = "reference"
     needs = Needs(

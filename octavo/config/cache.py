@@ -13,7 +13,7 @@ KVDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "
 
 KV_DTYPE_HELP = (
     "number format of cached keys and values; auto: that of the model, but float16 for float32 beside packed weights; int8, fp8 (short for "
-    "fp8_e4m3) and fp8_e5m2 hold nearly twice as many tokens, at a perplexity that is about 0.1, 1 to 2, and 5 percent higher"
+    "fp8_e4m3) and fp8_e5m2 hold nearly twice as many tokens, at a perplexity that is about 0.2, 1 to 2, and 6 percent higher"
 )
 
 

@@ -47,7 +47,7 @@ MODEL = {
     "task": _refused(_NO_POOLING, "auto", "generate", "embed", "embedding", "score"),
     "runner": _refused(_NO_POOLING, "auto", "generate", "pooling"),
     "convert": _refused(_NO_POOLING, "auto", "embed"),
-    "pooler_config": _refused("use --pooling-type last or mean; a request asks for vectors as they are with \"normalize\": false"),
+    "pooler_config": _refused('use --pooling-type last or mean; a request asks for vectors as they are with "normalize": false'),
     "tokenizer_mode": _refused("there is one kind of tokeniser, read from tokenizer.json or from the .gguf file; use auto", "auto", "hf"),
     "trust_remote_code": _refused(
         "code that comes with a checkpoint is never run; use a model whose architecture Octavo knows", takes="switch"

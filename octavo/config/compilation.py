@@ -35,7 +35,12 @@ class CompilationConfig:
     ] = ()
     max_cudagraph_capture_size: Annotated[int | None, Flag("largest of those sizes where they are not given")] = None
     attention_backend: Annotated[
-        str, Flag("implementation of attention; auto: the first that can run this model here", env=env.ATTENTION_BACKEND)
+        str,
+        Flag(
+            "implementation of attention; auto: the first that can run this model here; FLASHINFER: that library, where it is installed, "
+            "with --enforce-eager",
+            env=env.ATTENTION_BACKEND,
+        ),
     ] = "auto"
 
     batch_invariant: Annotated[
