@@ -147,7 +147,7 @@ def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Call
         runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
         sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
         if sizes:
-            runner.graphs = DecodeGraphs(runner.decode, sizes, runner.rows.padding, torch.device("cpu"), record)
+            runner.graphs = DecodeGraphs(runner.decode, sizes, [settings.max_model_len], runner.rows.padding, torch.device("cpu"), record)
             runner.graphs.capture([Recipe(())])
         return runner
 

@@ -22,7 +22,7 @@ from octavo.sampling.sampler import Recipe
 
 log = logging.getLogger(__name__)
 
-DecodeStep = Callable[[torch.Tensor, Recipe], Sampled]  # row numbers [S] int64 -> what the step sampled
+DecodeStep = Callable[[torch.Tensor, Recipe, int], Sampled]  # row numbers [S] int64, bound of their contexts -> what the step sampled
 
 
 @dataclass(frozen=True)
@@ -33,37 +33,51 @@ class Captured:
 
 
 class DecodeGraphs:
-    """Captured decode steps by (padded size, recipe). `sizes` ascend; steps of more sequences than the last run op by op."""
+    """Captured decode steps by (padded size, length, recipe). `sizes` ascend; steps of more sequences than the last run op by op.
 
-    def __init__(self, decode: DecodeStep, sizes: Sequence[int], padding_row: int, device: torch.device, record: Record[Sampled]) -> None:
-        self._decode, self._sizes, self._padding_row = decode, list(sizes), padding_row
+    `lengths` ascend too, and are bounds of the contexts that a step is laid for: usually one, which all contexts are within; with a smaller
+    one before it (`--most-model-len`), steps in which all sequences are within that are captured for themselves.
+    """
+
+    def __init__(
+        self, decode: DecodeStep, sizes: Sequence[int], lengths: Sequence[int], padding_row: int, device: torch.device,
+        record: Record[Sampled],
+    ) -> None:  # fmt: skip
+        self._decode, self._sizes, self._lengths, self._padding_row = decode, list(sizes), list(lengths), padding_row
         self._record = record
-        self._captured: dict[tuple[int, Recipe], Captured | None] = {}  # None: it cannot be recorded
+        self._captured: dict[tuple[int, int, Recipe], Captured | None] = {}  # None: it cannot be recorded
         self._row_ids = torch.full((self._sizes[-1],), padding_row, dtype=torch.int64, device=device)
         self._shown: list[int] = []  # what the host last wrote to _row_ids
-        self._last: tuple[tuple[Slice, ...], Captured | None] = ((), None)
+        self._last: tuple[tuple[Slice, ...], int, Captured | None] = ((), 0, None)
 
     def capture(self, recipes: Sequence[Recipe]) -> None:
         """Capture all sizes for these ways of sampling, the largest first, so that the smaller ones fit in its memory."""
         for recipe in recipes:
-            for size in reversed(self._sizes):
-                self._capture(size, recipe)
+            for length in reversed(self._lengths):
+                for size in reversed(self._sizes):
+                    self._capture(size, length, recipe)
 
-    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
-        """Replay the step of `plan`, its news applied to the rows already; None if it is none that a graph can do."""
-        if plan.slices != self._last[0]:  # else the graph and the rows in it are those of the step before
-            captured = self._find(plan, recipe)
+    def step(self, plan: Plan, recipe: Recipe, longest: int) -> Sampled | None:
+        """Replay the step of `plan`, its news applied to the rows already, no context being longer than `longest` after it; None if it is
+        none that a graph can do."""
+        length = self._length(longest)
+        if plan.slices != self._last[0] or length != self._last[1]:  # else the graph and the rows in it are those of the step before
+            captured = self._find(plan, recipe, length)
             if captured is not None:
                 self._show([piece.row for piece in plan.slices], captured.size)
-            self._last = plan.slices, captured
-        captured = self._last[1]
+            self._last = plan.slices, length, captured
+        captured = self._last[2]
         if captured is None:
             return None
         captured.replay()
         sampled = captured.sampled.first(len(plan.slices))
         return sampled if sampled.tokens.is_cuda else sampled.copied()  # on a GPU the copy to the host comes before the next step
 
-    def _find(self, plan: Plan, recipe: Recipe) -> Captured | None:
+    def _length(self, longest: int) -> int:
+        """The class of lengths; drafts that were refused may have raised the bound beyond what there can be."""
+        return self._lengths[min(bisect_left(self._lengths, longest), len(self._lengths) - 1)]
+
+    def _find(self, plan: Plan, recipe: Recipe, length: int) -> Captured | None:
         num_slices = len(plan.slices)
         if plan.num_tokens != num_slices or num_slices > self._sizes[-1]:
             return None
@@ -73,7 +87,8 @@ class DecodeGraphs:
         if common is None:
             return None
         size = self._sizes[bisect_left(self._sizes, num_slices)]
-        return self._captured[size, common] if (size, common) in self._captured else self._capture(size, common)
+        key = (size, length, common)
+        return self._captured[key] if key in self._captured else self._capture(*key)
 
     def _show(self, row_ids: list[int], size: int) -> None:
         wanted = row_ids + [self._padding_row] * (size - len(row_ids))
@@ -82,12 +97,13 @@ class DecodeGraphs:
             self._row_ids[:size].copy_(news.pin_memory() if self._row_ids.is_cuda else news, non_blocking=True)
             self._shown[:size] = wanted
 
-    def _capture(self, size: int, recipe: Recipe) -> Captured | None:
+    def _capture(self, size: int, length: int, recipe: Recipe) -> Captured | None:
         self._show([], size)
         row_ids = self._row_ids[:size]
         try:
-            self._captured[size, recipe] = Captured(size, *self._record(lambda: self._decode(row_ids, recipe)))
+            captured = Captured(size, *self._record(lambda: self._decode(row_ids, recipe, length)))
         except NotHeld as what:
             log.info("decode steps of %d sequences run op by op, as no tape holds %s", size, what)
-            self._captured[size, recipe] = None
-        return self._captured[size, recipe]
+            captured = None
+        self._captured[size, length, recipe] = captured
+        return captured

@@ -53,6 +53,10 @@ class ModelConfig:
         int | Literal["auto"] | None,
         Flag("tokens of prompt and output together; auto or -1: the longest that fits in memory; default: what the model was made for"),
     ] = None
+    most_model_len: Annotated[
+        int | None,
+        Flag("length that most sequences stay within: steps in which all do are recorded for it, a second time beside --max-model-len"),
+    ] = None
     hf_overrides: Annotated[dict[str, Any], Flag("JSON merged into the model's config.json, nested objects key by key")] = field(
         default_factory=dict[str, Any]
     )
@@ -80,6 +84,7 @@ class ModelConfig:
             raise ConfigError("model", self.model, f"name a folder, a .gguf file, a hub id or {DEFAULT_MODEL}")
         if isinstance(self.max_model_len, int) and self.max_model_len != -1 and self.max_model_len < 2:
             raise ConfigError("max_model_len", self.max_model_len, "it must be at least 2, a prompt and an output token; or auto")
+        at_least("most_model_len", self.most_model_len, 2)
         at_least("max_logprobs", self.max_logprobs, -1)
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError("seed", self.seed, "it must fit in 64 bits")

@@ -63,7 +63,7 @@ def resolve(
         quantization="gguf" if packed else "none",
         packed=packed or NOTHING_PACKED,
         seed=asked.model.seed,
-        max_model_len=max_model_len,
+        max_model_len=max_model_len, most_model_len=asked.model.most_model_len or 0,
         block_size=asked.cache.block_size,
         kv_dtype=_kv_dtype(asked, arch, dtype, bool(packed), device, reasons),
         enable_prefix_caching=asked.cache.enable_prefix_caching,
@@ -93,6 +93,7 @@ def resolve(
     settings = replace(settings, graph_sizes=graph_sizes(asked, settings), pass_sizes=pass_sizes(asked, settings))
     settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
     settings = _fit(asked, arch, settings, reasons)
+    _check_classes(settings)
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
 
 
@@ -101,6 +102,12 @@ def _of_one_worker(asked: EngineConfig, device: Device) -> Device:
     parallel = asked.parallel
     workers = parallel.ranks_per_host * len(parallel.replicas_here) if device.kind == "cpu" else 1
     return replace(device, memory_bytes=device.memory_bytes // workers, free_bytes=device.free_bytes // workers)
+
+
+def _check_classes(settings: Resolved) -> None:
+    if settings.most_model_len >= settings.max_model_len:
+        longest = f"--max-model-len = {settings.max_model_len}"
+        raise ConfigError("most_model_len", settings.most_model_len, f"it must be less than {longest}, or be left out")
 
 
 def _check_cuts(asked: EngineConfig, arch: Architecture) -> None:

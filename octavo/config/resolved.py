@@ -28,6 +28,7 @@ class Resolved:
     seed: int = 0
     # memory and cache
     max_model_len: int = 2048
+    most_model_len: int = 0  # that most sequences stay within; 0: there is one class of lengths
     block_size: int = 16  # tokens a block
     kv_dtype: str = "float32"
     kv_bytes: int = 64 << 20  # of the whole KV arena

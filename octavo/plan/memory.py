@@ -193,7 +193,8 @@ def costs(arch: Architecture, settings: Resolved) -> Costs:
     sampling_bytes = seqs * arch.vocab * 4 * LOGITS_COPIES + step_bytes * arch.hidden  # every rank sees the logits of all ranks
     tables = sum(group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in kv_layout(arch, settings, 0).groups)
     on_gpu = settings.device == "cuda"
-    num_graphs = len(settings.graph_sizes) + (MOST_PASSES if settings.pass_sizes else 0)
+    classes = 2 if settings.most_model_len else 1
+    num_graphs = len(settings.graph_sizes) * classes + (MOST_PASSES if settings.pass_sizes else 0)
     inside = max(settings.pass_sizes, default=0) * size * widest(cut)  # graphs keep what a pass needs between its operations
     return Costs(
         weight_bytes=_stored(held, settings.dtype, settings.packed),

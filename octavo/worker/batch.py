@@ -17,6 +17,7 @@ from octavo.config.resolved import Resolved
 from octavo.context import UNPADDED, Batch, Room
 from octavo.core.plan import Plan, Slice
 from octavo.ops.select import REFERENCES, Ops
+from octavo.worker.bounds import Bounds
 from octavo.worker.rows import Rows
 
 FED_BY_ROW = -1  # in place of a token's value: the row holds it
@@ -57,7 +58,6 @@ class BatchBuilder:
         self._max_length = settings.max_model_len
         self._ops = ops
         self._sizes = padded_sizes(settings)
-        self._bounds = [0] * (settings.max_num_seqs + 1)  # per row, at least its `computed`, as far as the host can tell
 
     def build(self, plan: Plan, rows: Rows, room: Room = UNPADDED) -> Batch:
         """The batch of `plan`; the plan's news must have been applied to the rows.
@@ -66,7 +66,7 @@ class BatchBuilder:
         """
         slices = plan.slices
         num_slices = len(slices)
-        bounds = self._follow(plan)
+        bounds = _bounds(slices, rows.bounds)
         at_least = max(plan.num_tokens_all, room.num_tokens)
         owner, fed, row, starts, sample_at, sample_rows = self._stage(slices, rows.padding, at_least, room.num_slices)
         num_tokens, num_places = owner.numel(), row.numel() - 1
@@ -112,24 +112,9 @@ class BatchBuilder:
             max_old_count=bounds.max_old_count,
         )
 
-    def _follow(self, plan: Plan) -> _Bounds:
-        """What the host can say of the plan's slices, its own counts added up."""
-        for admission in plan.admitted:
-            self._bounds[admission.row] = admission.computed
-        max_length = max_count = max_old_count = 0
-        fresh: list[int] = []
-        for piece in plan.slices:
-            bound = self._bounds[piece.row] = self._bounds[piece.row] + piece.count
-            max_length, max_count = max(max_length, bound), max(max_count, piece.count)
-            if bound == piece.count:
-                fresh.append(piece.count)
-            else:
-                max_old_count = max(max_old_count, piece.count, *fresh)
-                fresh.clear()
-        return _Bounds(max_count, max_length, tuple(fresh), max_old_count)
-
-    def decode(self, row_ids: torch.Tensor, rows: Rows) -> Batch:
-        """One token for each of the rows [S] int64, by operations on the device alone; the padding row gets nothing to do."""
+    def decode(self, row_ids: torch.Tensor, rows: Rows, max_length: int) -> Batch:
+        """One token for each of the rows [S] int64, by operations on the device alone; the padding row gets nothing to do. No context is
+        longer than `max_length`."""
         num = row_ids.numel()
         tokens, positions, slots = self._tokens[:num], self._positions[:num], self._slots[:, :num]
         lengths, batch_rows = self._lengths[:num], self._rows[:num]
@@ -151,7 +136,7 @@ class BatchBuilder:
             num_tokens=num,
             num_slices=num,
             max_count=1,
-            max_length=self._max_length,
+            max_length=max_length,
         )
 
     def _stage(self, slices: Sequence[Slice], padding_row: int, at_least: int, places: int) -> Sequence[torch.Tensor]:
@@ -191,6 +176,20 @@ class BatchBuilder:
         """How many rows products have for so many tokens, or sampled ones."""
         at = bisect_left(self._sizes, count)
         return self._sizes[at] if count and at < len(self._sizes) else count
+
+
+def _bounds(slices: Sequence[Slice], known: Bounds) -> _Bounds:
+    """What the host can say of slices whose plan the rows have followed."""
+    max_count = max_old_count = 0
+    fresh: list[int] = []
+    for piece in slices:
+        max_count = max(max_count, piece.count)
+        if known.of(piece.row) == piece.count:
+            fresh.append(piece.count)
+        else:
+            max_old_count = max(max_old_count, piece.count, *fresh)
+            fresh.clear()
+    return _Bounds(max_count, known.longest, tuple(fresh), max_old_count)
 
 
 def padded_sizes(settings: Resolved) -> tuple[int, ...]:

@@ -126,16 +126,21 @@ def load_model(
 def record_steps(runner: Runner, settings: Resolved, tape: Record[Sampled] | None) -> None:
     """Let the runner repeat what it records from now on: whole decode steps, and on a GPU the model's pass over any others."""
     sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs] if settings.graph_mode != "PIECEWISE" else []
+    lengths = [length for length in (settings.most_model_len, settings.max_model_len) if length]
     device, padding_row = runner.rows.device, runner.rows.padding
     if device.type != "cuda":
         if sizes and tape is not None and settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
-            runner.graphs = DecodeGraphs(runner.decode, sizes, padding_row, device, tape)
+            runner.graphs = DecodeGraphs(runner.decode, sizes, lengths, padding_row, device, tape)
         return
     record = CudaRecorder(device)
     if settings.pass_sizes:
         runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
     if sizes:
-        runner.graphs = DecodeGraphs(lambda row_ids, recipe: runner.decode(row_ids, recipe).pack(), sizes, padding_row, device, record)
+
+        def decode(row_ids: torch.Tensor, recipe: Recipe, max_length: int) -> Sampled:
+            return runner.decode(row_ids, recipe, max_length).pack()
+
+        runner.graphs = DecodeGraphs(decode, sizes, lengths, padding_row, device, record)
 
 
 def staged(model: CausalLM, group: Group, settings: Resolved, device: torch.device) -> Model:

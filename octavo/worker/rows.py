@@ -21,6 +21,7 @@ from octavo.ops.note_step import note_step
 from octavo.ops.select import NoteStep
 from octavo.sampling.sampled import Sampled
 from octavo.sampling.stage import Column, Filler, Place
+from octavo.worker.bounds import Bounds
 from octavo.worker.memory import zeros
 
 _ALIGN_WORDS = 4  # columns start at multiples of 16 bytes
@@ -78,6 +79,7 @@ class Rows:
         self._note = note
         self.padding = settings.max_num_seqs
         self.held: dict[int, Held] = {}
+        self.bounds = Bounds(settings.max_num_seqs + 1)
         self.device = torch.device(device)
         self._stages = tuple(stages)
         declared = [column for stage in self._stages for column in stage.columns]
@@ -124,6 +126,7 @@ class Rows:
 
     def apply(self, plan: Plan) -> None:
         """Take over a plan's news: retired rows, admitted rows, grown tables. The host waits for nothing."""
+        self.bounds.follow(plan)
         for row in plan.retired:
             self._release(row)
         if not (plan.admitted or plan.grown or plan.newest):

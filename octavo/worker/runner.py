@@ -39,7 +39,9 @@ class Graphs(Protocol):
 
     def capture(self, recipes: Sequence[Recipe]) -> None: ...
 
-    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None: ...
+    def step(self, plan: Plan, recipe: Recipe, longest: int) -> Sampled | None:
+        """`longest`: no context of the plan is longer after it."""
+        ...
 
 
 class Passes(Protocol):
@@ -59,7 +61,7 @@ class OpByOp:
     def capture(self, recipes: Sequence[Recipe]) -> None:
         pass
 
-    def step(self, plan: Plan, recipe: Recipe) -> Sampled | None:
+    def step(self, plan: Plan, recipe: Recipe, longest: int) -> Sampled | None:
         return None
 
     def room(self, num_tokens: int, num_slices: int) -> Room:
@@ -99,7 +101,7 @@ class Runner:
     def step(self, plan: Plan) -> Fetching:
         """Launch a whole step. The device may still run when this returns; the result waits for it."""
         self.rows.apply(plan)
-        sampled = self.graphs.step(plan, self.sampler.recipe(plan, self.rows.held))
+        sampled = self.graphs.step(plan, self.sampler.recipe(plan, self.rows.held), self.rows.bounds.longest)
         if sampled is not None:
             for reader in self.readers:
                 reader.follow(plan)
@@ -131,9 +133,9 @@ class Runner:
         return self.model.logits(hidden[batch.sample_at])[: len(batch.sample_rows)]
 
     @torch.inference_mode()
-    def decode(self, row_ids: torch.Tensor, recipe: Recipe) -> Sampled:
-        """One token for each of these rows [S], by operations on the device alone: what a graph captures."""
-        batch = self.batches.decode(row_ids, self.rows)
+    def decode(self, row_ids: torch.Tensor, recipe: Recipe, max_length: int) -> Sampled:
+        """One token for each of these rows [S], by operations on the device alone: what a graph captures, for contexts up to a length."""
+        batch = self.batches.decode(row_ids, self.rows, max_length)
         return self._sampled(batch, self.run(batch), recipe)
 
     def _sampled(self, batch: Batch, hidden: torch.Tensor, recipe: Recipe, masks: Masks | None = None) -> Sampled:

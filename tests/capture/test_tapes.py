@@ -24,10 +24,19 @@ def answers(**flags):
 def test_texts_are_the_same_with_tapes_and_without():
     taped, graphs = answers()
     assert isinstance(graphs, DecodeGraphs)
-    assert {size for (size, _), captured in graphs._captured.items() if captured} == {1, 3, 4, 5}
+    assert {size for (size, _, _), captured in graphs._captured.items() if captured} == {1, 3, 4, 5}
     plain, graphs = answers(enforce_eager=True)
     assert not isinstance(graphs, DecodeGraphs)
     assert taped == plain
+
+
+def test_steps_of_short_sequences_are_recorded_for_themselves():
+    one_class, graphs = answers()
+    assert {length for _, length, _ in graphs._captured} == {256}
+    two_classes, graphs = answers(most_model_len=26)
+    assert two_classes == one_class
+    by_length = {length: {size for size, own, _ in graphs._captured if own == length} for length in (26, 256)}
+    assert by_length == {26: {3, 4, 5}, 256: {1, 3, 5}}, "up to 26 tokens one, beyond the other, and nothing else"
 
 
 def test_plain_weights_run_from_tapes_too():

@@ -114,6 +114,12 @@ def test_the_length_comes_from_the_positions_scaled_once(config: dict[str, Any],
     assert decide({"max_model_len": limit}, config).max_model_len == limit
 
 
+def test_a_second_class_of_lengths_is_shorter_than_the_first() -> None:
+    assert decide({"most_model_len": 512}).most_model_len == 512
+    with pytest.raises(ConfigError, match=r"--most-model-len = 4096 .* less than --max-model-len = 4096"):
+        decide({"most_model_len": 4096})
+
+
 def test_an_unknown_kind_of_scaling_is_an_error_not_a_guess() -> None:
     config = {**SMALL, "max_position_embeddings": 32768, "rope_scaling": {**YARN, "rope_type": "x-yarn"}}
     with pytest.raises(UnsupportedModel, match="x-yarn"):

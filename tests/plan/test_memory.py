@@ -60,6 +60,16 @@ def test_llama3_8b_keeps_128_kib_a_token_and_2_mib_a_block() -> None:
     assert pool_block_bytes(kv_layout(arch, Resolved(kv_dtype="float16"), GIB)) == 2 * MIB
 
 
+def test_a_second_class_of_lengths_costs_its_graphs_and_nothing_else() -> None:
+    one, two = (
+        resolve(EngineConfig.from_flags(max_num_seqs=256, **flags), LLAMA3_8B, Device.named("h200"))
+        for flags in ({}, {"most_model_len": 2048})
+    )
+    before, after = (plan_memory(read(LLAMA3_8B), settings) for settings in (one, two))
+    assert one.kv_bytes - two.kv_bytes == after.costs.graph_bytes - before.costs.graph_bytes == len(one.graph_sizes) * 8 * MIB
+    assert after.kv_tokens > 0.998 * before.kv_tokens
+
+
 def test_deepseek_v3_keeps_one_vector_a_token_and_layer_on_every_rank() -> None:
     arch = read(DEEPSEEK_V3)
     assert kv_bytes_per_token(arch, "bfloat16") == 61 * (512 + 64) * 2

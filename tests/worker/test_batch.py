@@ -100,7 +100,7 @@ def test_a_decode_step_needs_nothing_from_the_host():
     names = ("tokens", "positions", "starts", "lengths", "rows", "slots", "sample_at", "sample_rows")
     built = batches.build(plan, rows)
     expected = {name: getattr(built, name).clone() for name in names}
-    got = batches.decode(torch.tensor([3, 1, rows.padding]), rows)
+    got = batches.decode(torch.tensor([3, 1, rows.padding]), rows, 64)
     for name in names:
         value = getattr(got, name)
         size = len(expected[name][0]) if name == "slots" else len(expected[name])
