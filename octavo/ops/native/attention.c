@@ -3,10 +3,10 @@
  *
  * A row is one query head of one token; the rows that share a kv head go together, so K and V are read once for all of them. Few long
  * sequences are cut along their context as well, and the parts joined at the end, so that every lane has work. */
-#include "simd.h"
+#include "amx.h"
 #include "team.h"
 
-#define ROWS 48 /* of a tile, even */
+#define ROWS 48 /* of a tile, a multiple of 16 */
 #define KEYS 64 /* tokens of context a tile */
 #define LEAST_SPLIT 128
 
@@ -136,13 +136,13 @@ static void multiply_all(int64_t rows, const float *a, int64_t lda, const float 
         multiply_rows(2, a, lda, b, ldb, count, columns, out, ldo);
 }
 
-/* Turns the scores of one row, whose keys [begin, end) of the tile are visible, into weights; keeps its maximum and total. */
-INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, int64_t begin, int64_t end, int64_t columns) {
+/* Turns the scores of one row, times `scale`, whose keys [begin, end) of the tile are visible, into weights; keeps its maximum and total. */
+INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, int64_t begin, int64_t end, int64_t columns, float scale) {
     float *s = t->scores + r * KEYS, *out = t->out + r * a->head_dim;
     vf highest = splat(-INFINITY), total = {0};
     float cap = (float)a->softcap;
     for (int64_t j = 0; j < columns; j += LANES) {
-        vf x = load(s, j, F32);
+        vf x = load(s, j, F32) * scale;
         if (cap > 0)
             x = cap * vtanh(x / cap);
         vi index = (vi)LANE_INDEX + (int32_t)j;
@@ -283,9 +283,10 @@ INLINE void use_values(int type, int64_t rows, struct tile_memory *t, int64_t di
 }
 
 /* The visible keys of row r in the tile [from, from + count). */
-INLINE void soften_row(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t r, int64_t from, int64_t count, int64_t columns) {
+INLINE void soften_row(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t r, int64_t from, int64_t count, int64_t columns,
+                       float scale) {
     int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
-    soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns);
+    soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns, scale);
 }
 
 static void attend_few(const struct attention *a, const struct piece *p, struct tile_memory *t) {
@@ -301,7 +302,7 @@ static void attend_few(const struct attention *a, const struct piece *p, struct 
         default: use_keys(F16, p->rows, t, dim, at, count); break;
         }
         for (int64_t r = 0; r < p->rows; r++)
-            soften_row(a, p, t, r, from, count, columns);
+            soften_row(a, p, t, r, from, count, columns, 1);
         fetch(a, p, 0, from + KEYS, p->end);
         find_tokens(a, p, 1, from, count, at);
         switch (a->kv_type) {
@@ -312,19 +313,117 @@ static void attend_few(const struct attention *a, const struct piece *p, struct 
     }
 }
 
+/* Where the query of row `row` of a piece begins. */
+INLINE const char *query_at(const struct attention *a, const struct piece *p, int64_t r) {
+    int64_t row = p->row + r, token = a->starts[p->slice] + row / group(a), head = p->head * group(a) + row % group(a);
+    return a->q + (token * a->ld_q + head * a->head_dim) * dtype_bytes((int)a->type);
+}
+
+#if HAS_TILES
+/* Both products by AMX's tiles, for rows that are many and bf16 throughout: weights are rounded to bf16, too. */
+
+static void shape_attention(void) {
+    struct tile_shapes shapes = {.palette = 1};
+    for (int t = 0; t < 8; t++)
+        shapes.rows[t] = 16, shapes.row_bytes[t] = 64;
+    tiles_begin(&shapes);
+}
+
+/* out [rows, columns] += a [rows, count] . b, where b [count / 2, columns] holds the numbers of two rows in each of its 32-bit elements; rows are
+ * a multiple of 16, count and columns of 32. */
+static void multiply_tiles(int64_t rows, const char *a, int64_t a_step, const float *b, int64_t ldb, int64_t count, int64_t columns, float *out, int64_t ldo) {
+    for (int64_t r = 0; r < rows; r += 16)
+        for (int64_t c = 0; c < columns; c += 32) {
+            float *to = out + r * ldo + c;
+            TILE_LOAD(0, to, ldo * 4);
+            TILE_LOAD(1, to + 16, ldo * 4);
+            for (int64_t i = 0; i < count; i += 32) {
+                const float *from = b + i / 2 * ldb + c;
+                TILE_LOAD(4, a + r * a_step + i * 2, a_step);
+                TILE_LOAD(5, from, ldb * 4);
+                TILE_ADD_BF16(0, 4, 5);
+                TILE_LOAD(6, from + 16, ldb * 4);
+                TILE_ADD_BF16(1, 4, 6);
+            }
+            TILE_STORE(0, to, ldo * 4);
+            TILE_STORE(1, to + 16, ldo * 4);
+        }
+}
+
+/* K or V of tokens [from, from + count) as they are, and zeros up to `columns` of them. */
+static void copy_tokens(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, int64_t columns, char *to) {
+    int64_t bytes = a->head_dim * 2;
+    memset(to + count * bytes, 0, (size_t)((columns - count) * bytes));
+    for (int64_t end = from + count, some; from < end; from += some) {
+        const char *row = stretch_at(a, p, which, from, end, &some);
+        for (int64_t j = 0; j < some; j++, to += bytes, row += a->kv_token * 2)
+            memcpy(to, row, (size_t)bytes);
+    }
+}
+
+/* Rows [columns, dim] of bf16 to [columns / 2, dim] of two rows' numbers side by side. */
+static void pair_rows(const char *rows, int64_t columns, int64_t dim, float *pairs) {
+    for (int64_t i = 0; i < columns / 2 * dim; i += LANES) {
+        int64_t row = i / dim * 2, column = i % dim;
+        vh first, second;
+        memcpy(&first, rows + (row * dim + column) * 2, sizeof first);
+        memcpy(&second, rows + ((row + 1) * dim + column) * 2, sizeof second);
+        vu both = widen(first) | widen(second) << 16;
+        memcpy(pairs + i, &both, sizeof both);
+    }
+}
+
+static void attend_tiles(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t padded) {
+    int64_t dim = a->head_dim;
+    char *q = (char *)t->q, *rows = (char *)t->rows, *weights = (char *)t->scores;
+    shape_attention();
+    for (int64_t r = 0; r < p->rows; r++)
+        memcpy(q + r * dim * 2, query_at(a, p, r), (size_t)dim * 2);
+    memset(q + p->rows * dim * 2, 0, (size_t)((padded - p->rows) * dim * 2));
+    for (int64_t from = p->begin; from < p->end; from += KEYS) {
+        int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + 31) / 32 * 32;
+        fetch(a, p, 1, from, p->end);
+        copy_tokens(a, p, 0, from, count, columns, rows);
+        turn_keys(t->rows, columns, dim / 2, t->keys);
+        memset(t->scores, 0, (size_t)(padded * KEYS) * sizeof(float));
+        multiply_tiles(padded, q, dim * 2, t->keys, KEYS, dim, columns, t->scores, KEYS);
+        for (int64_t r = 0; r < padded; r++) { /* each row of weights over the beginning of its scores */
+            if (r < p->rows)
+                soften_row(a, p, t, r, from, count, columns, (float)a->scale);
+            narrow_of(weights + r * KEYS * 4, BF16, t->scores + r * KEYS, columns);
+        }
+        fetch(a, p, 0, from + KEYS, p->end);
+        copy_tokens(a, p, 1, from, count, columns, rows);
+        pair_rows(rows, columns, dim, t->keys);
+        multiply_tiles(padded, weights, KEYS * 4, t->keys, dim, columns, dim, t->out, dim);
+    }
+    tiles_end();
+}
+#define TAKES_TILES(a, p) ((a)->type == BF16 && (a)->kv_type == BF16 && (p)->rows > FEW && (a)->head_dim % 32 == 0)
+#else
+#define TAKES_TILES(a, p) 0
+#define attend_tiles(a, p, t, padded) (void)0
+#endif
+
 static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
-    int64_t dim = a->head_dim, first = a->starts[p->slice], padded = (p->rows + 1) / 2 * 2;
+    int64_t dim = a->head_dim, step = TAKES_TILES(a, p) ? 16 : 2, padded = (p->rows + step - 1) / step * step;
     fetch(a, p, 0, p->begin, p->end);
     for (int64_t r = 0; r < p->rows; r++) {
-        int64_t row = p->row + r, at = (first + row / group(a)) * a->ld_q + (p->head * group(a) + row % group(a)) * dim;
-        convert(t->q + r * dim, a->q + at * dtype_bytes((int)a->type), (int)a->type, dim);
-        multiply(t->q + r * dim, (float)a->scale, dim);
+        int64_t row = p->row + r;
         int sink = a->sinks && p->part == 0;
         t->most[r] = sink ? a->sinks[p->head * group(a) + row % group(a)] : -INFINITY;
         t->total[r] = sink;
     }
-    memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
     memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
+    if (TAKES_TILES(a, p)) {
+        attend_tiles(a, p, t, padded);
+        return;
+    }
+    for (int64_t r = 0; r < p->rows; r++) {
+        convert(t->q + r * dim, query_at(a, p, r), (int)a->type, dim);
+        multiply(t->q + r * dim, (float)a->scale, dim);
+    }
+    memset(t->q + p->rows * dim, 0, (size_t)((padded - p->rows) * dim) * sizeof(float));
     if (p->rows <= FEW && dim % LANES == 0) {
         attend_few(a, p, t);
         return;
@@ -337,7 +436,7 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         memset(t->scores, 0, (size_t)(padded * KEYS) * sizeof(float));
         multiply_all(padded, t->q, dim, t->keys, KEYS, dim, columns, t->scores, KEYS);
         for (int64_t r = 0; r < p->rows; r++)
-            soften_row(a, p, t, r, from, count, columns);
+            soften_row(a, p, t, r, from, count, columns, 1);
         fetch(a, p, 0, from + KEYS, p->end);
         gather(a, p, 1, from, from + count, t->rows);
         multiply_all(padded, t->scores, KEYS, t->rows, dim, count, dim, t->out, dim);

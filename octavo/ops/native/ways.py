@@ -26,4 +26,4 @@ class TileRows:
         return Op.PACKED_TILES if rows >= self.packed else Op.PACKED
 
 
-TUNED = {"amx": TileRows(panels=3, packed=8)}
+TUNED = {"amx": TileRows(panels=1, packed=32)}
