@@ -234,8 +234,8 @@ def as_q4_0(model: Path, to: Path) -> Path:
     import numpy as np
     import torch
 
-    from octavo.models.gguf_blocks import dequantize
     from octavo.models.gguf_reader import read_gguf
+    from octavo.ops.expand_blocks import dequantize
 
     source = read_gguf(model)
     places = sorted(source.tensors.values(), key=lambda tensor: tensor.offset)

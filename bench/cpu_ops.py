@@ -25,6 +25,7 @@ from octavo.attention.cpu import NativeAttention
 from octavo.attention.reference import attend
 from octavo.context import Batch
 from octavo.host.cores import usable_cores
+from octavo.host.huge_pages import move_later
 from octavo.ops.gated import silu_mul
 from octavo.ops.linear import linear
 from octavo.ops.native.binding import Native
@@ -79,11 +80,18 @@ def packed_product(twins: Twins, name: str, bits: int, plain: list[torch.Tensor]
 def products(twins: Twins, dtype: torch.dtype, all_rows: list[int]) -> None:
     for name, (n, k) in PRODUCTS.items():
         plain = [torch.randn(n, k).to(dtype) for _ in range(max(2, CACHES_BYTES // (n * k * dtype.itemsize)))]
-        packed = [twins.pack_linear(weight.clone()) for weight in plain]
+        packed = [laid_out(twins, weight) for weight in plain]
         for rows in all_rows:
             product(twins, name, plain, packed, rows)
             packed_product(twins, name, 4, plain, rows)
             packed_product(twins, name, 8, plain, rows)
+
+
+def laid_out(twins: Twins, weight: torch.Tensor) -> torch.Tensor:
+    """A copy in panels and on huge pages, as a model has it some time after its start."""
+    panels = twins.pack_linear(weight.clone())
+    move_later([(panels.data_ptr(), panels.nbytes)], panels, delay_s=0.0).join()
+    return panels
 
 
 def some_packed(n: int, k: int, bits: int) -> list[Packed]:
@@ -103,7 +111,7 @@ class Copies:
     @classmethod
     def random(cls, twins: Twins, n: int, k: int) -> Copies:
         plain = [torch.randn(n, k).bfloat16() for _ in range(max(2, CACHES_BYTES // (n * k * 2)))]
-        return cls(plain, [twins.pack_linear(weight.clone()) for weight in plain], {bits: some_packed(n, k, bits) for bits in (4, 8)})
+        return cls(plain, [laid_out(twins, weight) for weight in plain], {bits: some_packed(n, k, bits) for bits in (4, 8)})
 
     def ways(self, x: torch.Tensor, twins: dict[str, Twins]) -> dict[str, Callable[[int], object]]:
         def packed(twin: Twins, some: list[Packed]) -> Callable[[int], object]:

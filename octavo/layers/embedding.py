@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from octavo.layers.env import Env
-from octavo.layers.layer import Layer, Weight, parameter
+from octavo.layers.layer import Layer, Weight, parameter, whole
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
 
@@ -30,9 +30,8 @@ class Embedding(Layer):
 
     def weights(self) -> list[Weight]:
         name, spec = f"{self.path}.weight", self._spec(self.vocab.size)
-        return [
-            Weight(name, spec.shape, frozenset({name}), lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group)))
-        ]
+        put = lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group))  # noqa: E731
+        return [Weight(name, spec.shape, frozenset({name}), put, place=whole(self.weight.data, spec))]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.group.all_reduce(self.scheme.rows(self, tokens, self.first))

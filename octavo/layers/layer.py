@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from octavo.layers.env import Env
+from octavo.parallel.shard import ParamSpec
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Weight:
     pieces: frozenset[str]  # what it fills, each piece named as a checkpoint that fuses nothing names it
     put: Callable[[torch.Tensor], object]
     optional: bool = False  # a checkpoint may lack it
+    place: torch.Tensor | None = None  # where `put` copies a whole tensor as it is: who makes its numbers may write them there instead
 
 
 class Layer(nn.Module):
@@ -47,3 +49,8 @@ class Layer(nn.Module):
 def parameter(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
     """Room for a weight."""
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+
+
+def whole(place: torch.Tensor, spec: ParamSpec) -> torch.Tensor | None:
+    """A weight's place, where a whole tensor goes there as it is; None where ranks cut it."""
+    return place if tuple(place.shape) == spec.shape and not spec.added else None

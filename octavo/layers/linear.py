@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from octavo.layers.env import Env
-from octavo.layers.layer import Layer, Weight, parameter
+from octavo.layers.layer import Layer, Weight, parameter, whole
 from octavo.layers.norm import RMSNorm
 from octavo.parallel.shard import Extent, ParamSpec, Shard, cut
 
@@ -62,11 +62,14 @@ class Linear(Layer):
         for index, (part, path) in enumerate(zip(self.parts, part_paths)):
             for name, spec in self._specs(self.inside.size, part.size).items():
                 full = f"{path}.{name}"
-                found.append(Weight(full, spec.shape, frozenset({full}), lambda t, n=name, i=index: self._put(n, i, t)))
+                put = lambda t, n=name, i=index: self._put(n, i, t)  # noqa: E731
+                found.append(Weight(full, spec.shape, frozenset({full}), put, place=whole(self._place(name, index, spec), spec)))
         if len(self.parts) > 1:
             for name, spec in self._specs(self.inside.size, sum(part.size for part in self.parts)).items():
                 pieces = frozenset(f"{path}.{name}" for path in part_paths)
-                found.append(Weight(f"{self.path}.{name}", spec.shape, pieces, lambda t, n=name: self._put_whole(n, t)))
+                put = lambda t, n=name: self._put_whole(n, t)  # noqa: E731
+                place = whole(self.get_parameter(name).data, spec)
+                found.append(Weight(f"{self.path}.{name}", spec.shape, pieces, put, place=place))
         return found
 
     def _put(self, name: str, index: int, tensor: torch.Tensor) -> None:
@@ -74,12 +77,16 @@ class Linear(Layer):
         part = self.parts[index]
         spec = self._specs(self.inside.size, part.size)[name]
         piece = cut(tensor, spec, self.shard, self.inside if self.shard is Shard.IN else part, self.group)
+        self._place(name, index, spec).copy_(piece)
+
+    def _place(self, name: str, index: int, spec: ParamSpec) -> torch.Tensor:
+        """Where this rank keeps its piece of a part of a parameter."""
         target = self.get_parameter(name).data
-        if "out" in spec.axes:
-            axis = spec.axes.index("out")
-            grain = spec.grain_of(axis)
-            target = target.narrow(axis, sum(self.shares[:index]) // grain, self.shares[index] // grain)
-        target.copy_(piece)
+        if "out" not in spec.axes:
+            return target
+        axis = spec.axes.index("out")
+        grain = spec.grain_of(axis)
+        return target.narrow(axis, sum(self.shares[:index]) // grain, self.shares[index] // grain)
 
     def _put_whole(self, name: str, tensor: torch.Tensor) -> None:
         spec = self._specs(self.inside.size, sum(part.size for part in self.parts))[name]

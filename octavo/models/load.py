@@ -53,12 +53,14 @@ def load(model: CausalLM, tensors: Tensors) -> Loaded:
     unexpected = [name for name, reason in explained.items() if not reason]
     if missing or unexpected or wrong:
         raise WeightsMismatch(_complaint(sorted(missing), unexpected, wrong))
-    loader = Loader(used, dtype=None)
+    places = {name: place for name, tensor in used.items() if (place := _place(tensor, wanted[name])) is not None}
+    loader = Loader(used, places=places, expand=model.ops.expand_blocks)
     coming = Counter(owned[name][0] for name in used)
     with torch.no_grad():
         for name, tensor in loader:
             layer, weight = owned[name]
-            weight.put(tensor.reshape(weight.shape))  # a scalar may be stored as [1]
+            if name not in places:
+                weight.put(tensor.reshape(weight.shape))  # a scalar may be stored as [1]
             coming[layer] -= 1
             if not coming[layer]:  # at once, so that the next layer takes the memory that this one gives back
                 finish([layer])
@@ -75,6 +77,13 @@ def _as_wanted(tensor: LazyTensor, weight: Weight) -> LazyTensor:
     if tensor.quantization is not None and len(weight.shape) == 3:
         return tensor.blocks()
     return tensor
+
+
+def _place(tensor: LazyTensor, weight: Weight) -> torch.Tensor | None:
+    """Where packed numbers may be written as they are expanded: no copy of them is made on the way."""
+    place = weight.place
+    expands = tensor.quantization is not None and not tensor.shift
+    return place if expands and place is not None and place.device.type == "cpu" and place.is_contiguous() else None
 
 
 def _wrong(wanted: Mapping[str, Weight], used: Tensors) -> list[str]:

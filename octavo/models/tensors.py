@@ -18,6 +18,8 @@ import numpy as np
 if TYPE_CHECKING:  # torch is imported where a tensor is loaded: opening a checkpoint does without it
     import torch
 
+    from octavo.ops.select import ExpandBlocks
+
 DTYPES: Mapping[str, str] = {  # storage type -> torch dtype's name; every other storage type is a kind of GGUF blocks
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
@@ -84,7 +86,7 @@ class LazyTensor:
 
         raw = torch.from_numpy(self.raw())
         if self.quantization is not None:
-            from octavo.models.gguf_blocks import dequantize
+            from octavo.ops.expand_blocks import dequantize
 
             values = dequantize(raw, self.storage, self.num_values, torch.float32 if self.shift else dtype or torch.float32)
         else:
@@ -95,6 +97,14 @@ class LazyTensor:
         if self.shift:
             values = values + self.shift
         return values.to(dtype or values.dtype).reshape(self.shape)
+
+    def expand_into(self, place: torch.Tensor, expand: ExpandBlocks) -> torch.Tensor:
+        """The values of a packed tensor, written by `expand` where they are to stay: the place, of as many numbers of any type."""
+        import torch
+
+        assert self.quantization is not None, "plain numbers have no blocks"
+        expand(torch.from_numpy(self.raw()), self.quantization, place)
+        return place
 
     def drop_pages(self) -> None:
         """Return the pages that the tensor lies in to the system. Where it is read again they come from the file again."""
@@ -124,11 +134,19 @@ class LoadReport:
 class Loader:
     """Gives tensors by name, in order, while threads read and convert the next ones. `report` counts what has been given so far.
 
+    Packed tensors that have one of `places` are written there by `expand`, and given as what lies there.
+
     The pages of a tensor's file are given back when the next one is asked for: a process holds those of a few tensors, not of the files.
     """
 
-    def __init__(self, tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None = None) -> None:
-        self.tensors, self.dtype = tensors, dtype
+    def __init__(
+        self,
+        tensors: Mapping[str, LazyTensor],
+        dtype: torch.dtype | None = None,
+        places: Mapping[str, torch.Tensor] | None = None,
+        expand: ExpandBlocks | None = None,
+    ) -> None:
+        self.tensors, self.dtype, self.places, self.expand = tensors, dtype, places or {}, expand
         self.report = LoadReport()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -139,7 +157,7 @@ class Loader:
         torch.set_num_threads(1)
         pool = ThreadPoolExecutor(num_threads, "octavo-load")
         try:
-            coming = ((name, pool.submit(tensor.load, self.dtype)) for name, tensor in self.tensors.items())
+            coming = ((name, pool.submit(self._load, name)) for name in self.tensors)
             ahead = deque(islice(coming, 2 * num_threads))
             while ahead:
                 name, future = ahead.popleft()
@@ -153,6 +171,13 @@ class Loader:
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(num_threads)
+
+    def _load(self, name: str) -> torch.Tensor:
+        tensor, place = self.tensors[name], self.places.get(name)
+        if place is None:
+            return tensor.load(self.dtype)
+        assert self.expand is not None
+        return tensor.expand_into(place, self.expand)
 
 
 def give_back(tensors: Iterable[LazyTensor]) -> None:

@@ -15,6 +15,7 @@ from octavo.ops.best import best
 from octavo.ops.decode_batch import decode_batch
 from octavo.ops.draw import Settings, draw, draw_rows
 from octavo.ops.embedding import embedding
+from octavo.ops.expand_blocks import expand_blocks
 from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, grouped_linear, grouped_sum, pack_grouped, share_out
 from octavo.ops.invariant import in_tiles
 from octavo.ops.latent_rope_and_write import latent_rope_and_write
@@ -35,6 +36,7 @@ LatentRopeAndWrite = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, T
 NoteStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
 PackedRows = Callable[[Packed, Tensor, int, dtype], Tensor]
 PackBlocks = Callable[[Tensor, str], Packed]
+ExpandBlocks = Callable[[Tensor, str, Tensor], None]
 Route = Callable[[Tensor, Tensor | None, Choice, Tensor | None], tuple[Tensor, Tensor]]
 Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], Tensor]
 
@@ -63,6 +65,7 @@ class Ops:
     note_step: NoteStep = note_step
     packed_rows: PackedRows = packed_rows
     pack_blocks: PackBlocks = pack_blocks
+    expand_blocks: ExpandBlocks = expand_blocks
     record: Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]] | None = None  # a step as a tape (octavo/ops/native/record.py)
     compile_ahead: Callable[[], Callable[[], None]] = lambda: lambda: None  # begins what must be compiled; what it gives waits for it
 
@@ -94,6 +97,7 @@ def choose_ops(device: str, level: int, invariant: bool = False) -> Ops:
             note_step=twins.note_step,
             packed_rows=twins.packed_rows,
             pack_blocks=twins.pack_blocks,
+            expand_blocks=twins.expand_blocks,
             record=partial(record, native, Pool()),
         )
     if device == "cuda" and level >= 1:

@@ -14,6 +14,7 @@ from octavo.capture.record import CudaRecorder, Record
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.limits import needs_vocabulary_slot
+from octavo.host.huge_pages import PAGE_BYTES, move_later
 from octavo.models.base import CausalLM
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
@@ -120,6 +121,11 @@ def load_model(
             fill_dummy(model, settings.seed)
         else:
             log.info("weights: %s", load(model, tensors).report)
+    if settings.device == "cpu":
+        weights = {storage.data_ptr(): storage for storage in (weight.untyped_storage() for weight in model.parameters())}
+        large = [(address, storage.nbytes()) for address, storage in weights.items() if storage.nbytes() >= 2 * PAGE_BYTES]
+        if large:
+            move_later(large, model)
     return model
 
 

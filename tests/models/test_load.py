@@ -1,5 +1,8 @@
 from dataclasses import replace
+from itertools import pairwise
 
+import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +63,37 @@ def test_fused_tensors_on_disk_load_as_their_parts_do():
     load(other, fused)
     for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters()):
         assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_packed_tensors_are_expanded_where_they_are_to_stay(monkeypatch, fused):
+    c = tiny()
+    shapes = {name: tensor.shape for name, tensor in tensors_for(c).items()}
+    if fused:
+        for i in range(2):
+            for name in ("gate_proj", "up_proj"):
+                del shapes[f"model.layers.{i}.mlp.{name}.weight"]
+            shapes[f"model.layers.{i}.mlp.gate_up_proj.weight"] = (80, 32)
+    rng = np.random.default_rng(0)
+    tensors = {name: lazy(torch.randn(shape)) for name, shape in shapes.items() if len(shape) == 1}
+    for name, shape in shapes.items():
+        if len(shape) == 2:
+            data = gguf.quants.quantize(rng.standard_normal(shape, np.float32), gguf.GGMLQuantizationType.Q4_1) if shape[1] == 32 else None
+            tensors[name] = lazy(torch.randn(shape)) if data is None else LazyTensor(tuple(shape), "Q4_1", data.reshape(-1))
+    there, copied = build_model(c, SETTINGS), build_model(c, SETTINGS)
+    assert load(there, tensors).report.num_tensors == len(tensors)
+    monkeypatch.setattr("octavo.models.load._place", lambda tensor, weight: None)
+    load(copied, tensors)
+    for (name, a), (_, b) in zip(there.named_parameters(), copied.named_parameters()):
+        assert torch.equal(a, b), name
+
+
+def test_parameters_lie_side_by_side_in_one_piece_of_memory():
+    model = build_model(tiny(), SETTINGS)
+    assert len({parameter.untyped_storage().data_ptr() for parameter in model.parameters()}) == 1
+    places = sorted((parameter.data_ptr(), parameter.nbytes) for parameter in model.parameters())
+    assert all(at % 64 == 0 for at, _ in places)
+    assert all(one + num_bytes <= other < one + num_bytes + 64 for (one, num_bytes), (other, _) in pairwise(places))
 
 
 def test_missing_tensors_are_named_and_counted():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from octavo.models.gguf_blocks import dequantize
+from octavo.ops.expand_blocks import dequantize
 from octavo.ops.packed_linear import pack_blocks, packed_linear, packed_rows, unpack
 from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks
 

@@ -46,6 +46,8 @@ class Op(IntEnum):
     PACK_BLOCKS = 14
     PANEL_TILES = 15
     PACKED_TILES = 16
+    EXPAND = 17
+    PACK_PANELS = 18
 
 
 class Native:
@@ -90,10 +92,6 @@ class Native:
             yield self._tape
         finally:
             self._tape = None
-
-    def advise_huge_pages(self, address: int, num_bytes: int) -> None:
-        """Lay a piece of memory, and what shares a huge page with it, on huge pages: streaming it is then half as fast again."""
-        self._library.octavo_advise(address, num_bytes)
 
     def replay(self, steps: ctypes.Array[ctypes.c_int64], count: int) -> None:
         """Run the operations of a `Tape`, by one call."""
@@ -156,7 +154,6 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("close", None, [pointer]),
         ("run", None, [pointer, integer, ctypes.c_char_p, integer]),
         ("replay", None, [pointer, pointer, ctypes.c_int64]),
-        ("advise", None, [pointer, ctypes.c_size_t]),
     ):
         function = getattr(library, f"octavo_{name}")
         function.restype, function.argtypes = result, arguments

@@ -9,10 +9,7 @@
 #include "packed.c"
 #include "amx.c"
 #include "step.c"
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+#include "expand.c"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -20,7 +17,7 @@
 static const struct kernel kernels[] = {
     {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw}, {packed, prepare_packed},
     {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows}, {pack_blocks}, {panel_tiles},
-    {packed_tiles, prepare_packed},
+    {packed_tiles, prepare_packed}, {expand}, {pack_panels},
 };
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }
@@ -44,18 +41,4 @@ struct recorded {
 EXPORT void octavo_replay(struct team *team, const struct recorded *tape, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         octavo_run(team, (int)tape[i].op, tape[i].args, (int)tape[i].alone);
-}
-
-/* Huge pages for the memory from `at` on, to its ends and beyond: most tensors are smaller than one. At once if the system can, else as
- * it finds time; where it has none, nothing happens. */
-EXPORT void octavo_advise(void *at, size_t bytes) {
-#ifdef __linux__
-    uintptr_t page = 2 << 20, begin = (uintptr_t)at / page * page, end = ((uintptr_t)at + bytes + page - 1) / page * page;
-    for (; begin < end; begin += page) { /* page by page, since one that cannot be ends the call */
-        madvise((void *)begin, page, 14 /* MADV_HUGEPAGE */);
-        madvise((void *)begin, page, 25 /* MADV_COLLAPSE */);
-    }
-#else
-    (void)at, (void)bytes;
-#endif
 }

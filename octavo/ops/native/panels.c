@@ -178,3 +178,25 @@ static void panels(struct lane *lane, const void *args) {
 #endif
     panels_of(lane, a, BF16, 0);
 }
+
+/* That layout out of rows, in the same memory: each panel's 16 rows of 4-byte words, bf16 pairs or float32, become as many columns. */
+struct pack_panels {
+    uint32_t *w;
+    int64_t panels, words; /* words: of a row */
+};
+
+static void pack_panels(struct lane *lane, const void *args) {
+    const struct pack_panels *a = args;
+    int64_t size = WIDTH * a->words, whole = a->words / 4 * 4;
+    float *rows = lane_scratch(lane, (size_t)size * 4);
+    for (int64_t panel; (panel = lane_claim(lane)) < a->panels;) {
+        float *to = (float *)(a->w + panel * size);
+        memcpy(rows, to, (size_t)size * 4);
+        for (int64_t i = 0; i < whole; i += 4)
+            for (int n = 0; n < WIDTH; n += 4)
+                turn4(rows + n * a->words + i, a->words, to + i * WIDTH + n, WIDTH);
+        for (int64_t i = whole; i < a->words; i++)
+            for (int n = 0; n < WIDTH; n++)
+                memcpy(to + i * WIDTH + n, rows + n * a->words + i, 4);
+    }
+}

@@ -176,6 +176,18 @@ INLINE void store(void *p, long i, int dtype, vf x) {
 }
 
 /* LANES whole numbers that fit a byte each. */
+INLINE vi load_bytes(const int8_t *from) {
+#if defined(__AVX512F__)
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+#elif defined(__AVX2__)
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+#else
+    vb bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, vi);
+#endif
+}
+
 INLINE void store_bytes(int8_t *to, vi x) {
 #if defined(__AVX512F__)
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));

@@ -7,6 +7,7 @@ import struct
 import torch
 
 from octavo.ops.draw import Settings
+from octavo.ops.expand_blocks import DEQUANTIZE
 from octavo.ops.linear import Norm, added
 from octavo.ops.native.binding import DTYPES, Native, Op
 from octavo.ops.native.ways import TUNED, TileRows
@@ -27,9 +28,12 @@ _TABLE_ROWS = struct.Struct("3P8q")
 _PACKED_ROWS = struct.Struct("4P6q")
 _PACKED = struct.Struct("7P11q2d")
 _PACK_BLOCKS = struct.Struct("3P3q")
+_PACK_PANELS = struct.Struct("P2q")
+_EXPAND = struct.Struct("2P3q")
 _DRAW = struct.Struct("8P3q")
 _DRAW_ROWS = struct.Struct("11P4q")
 
+KINDS = tuple(DEQUANTIZE)  # `enum blocks` in expand.c
 _ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}  # `enum activation` in packed.c
 
 
@@ -92,17 +96,22 @@ class Twins:
         return out
 
     def pack_linear(self, weight: torch.Tensor) -> torch.Tensor:
-        """Panels of 16 outputs, in the memory of `weight` and on huge pages: [n / 16, k / 2, 16, 2] bfloat16 or [n / 16, k, 16, 1] float32.
+        """Panels of 16 outputs, in the memory of `weight`: [n / 16, k / 2, 16, 2] bfloat16 or [n / 16, k, 16, 1] float32.
 
         Other types and sizes stay row by row.
         """
         n, k = weight.shape
         pair = {torch.bfloat16: 2, torch.float32: 1}.get(weight.dtype, 0)
-        self.native.advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
         if not pair or not n or n % PANEL or k % pair or not weight.is_contiguous():
             return weight
-        panels = weight.view(n // PANEL, PANEL, k // pair, pair).transpose(1, 2).clone(memory_format=torch.contiguous_format)
-        return weight.view(panels.shape).copy_(panels)
+        self.native.run(Op.PACK_PANELS, _PACK_PANELS.pack(weight.data_ptr(), n // PANEL, k // pair))
+        return weight.view(n // PANEL, k // pair, PANEL, pair)
+
+    def expand_blocks(self, blocks: torch.Tensor, kind: str, out: torch.Tensor) -> None:
+        assert blocks.is_contiguous()
+        assert out.is_contiguous()
+        number, count = KINDS.index(kind), out.numel() // (256 if kind.endswith("_K") else 32)
+        self.native.run(Op.EXPAND, _EXPAND.pack(blocks.data_ptr(), out.data_ptr(), count, number, DTYPES[out.dtype]), count <= SMALL // 32)
 
     def pack_grouped(self, weight: torch.Tensor) -> torch.Tensor:
         """Each expert's weight [experts, n, k] in panels; a whole weight [n, k] has the same panels."""

@@ -7,10 +7,12 @@ import torch
 
 from octavo.ops.draw import Settings, draw, draw_rows, thresholds
 from octavo.ops.embedding import embedding
+from octavo.ops.expand_blocks import DEQUANTIZE, dequantize
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
+from tests.ops.test_expand_blocks import random_blocks
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}  # two units in the last place of the two short ones
@@ -70,8 +72,10 @@ def test_linear_with_packed_weights(twins: Twins, x_type: torch.dtype, weight_ty
         x, weight = torch.randn(m, k + 2)[:, 1:-1].to(x_type), (torch.randn(n, k) / k**0.5).to(weight_type)
         bias = torch.randn(n).to(weight_type) if (m + n) % 3 else None
         want = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        pair = 4 // weight.element_size()
+        layout = weight.clone().view(n // 16, 16, k // pair, pair).transpose(1, 2)
         packed = twins.pack_linear(weight)
-        assert packed.dim() == 4
+        assert torch.equal(packed, layout)
         assert packed.data_ptr() == weight.data_ptr()
         close(twins.linear(x, packed, bias), want)
 
@@ -79,6 +83,18 @@ def test_linear_with_packed_weights(twins: Twins, x_type: torch.dtype, weight_ty
 def test_weights_that_fill_no_panels_stay_as_they_are(twins: Twins) -> None:
     for weight in (torch.randn(15, 8), torch.randn(16, 7).bfloat16(), torch.randn(16, 8).half(), torch.randn(0, 4), torch.randn(8, 16).T):
         assert twins.pack_linear(weight).shape == weight.shape
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kind", DEQUANTIZE)
+def test_blocks_are_expanded_to_the_same_bits(twins: Twins, kind: str, dtype: torch.dtype) -> None:
+    for count in (1, 7, 2100):  # the last is more than one lane's piece of either size of block
+        blocks = torch.from_numpy(random_blocks(kind, count, seed=count))
+        want = dequantize(blocks, kind, count * (256 if kind.endswith("K") else 32), dtype)
+        out = torch.full((want.numel() + 2,), 7, dtype=dtype)
+        twins.expand_blocks(blocks, kind, out[1:-1])
+        assert torch.equal(out[1:-1], want)
+        assert out[0] == out[-1] == 7
 
 
 @pytest.mark.parametrize("n", [64, 50])

@@ -1,4 +1,4 @@
-"""GGUF block types to numbers, in torch: one readable function a type, each `[blocks, block bytes] -> [blocks, block values]` in float32.
+"""GGUF's packed blocks to numbers: one readable function a kind, each `[blocks, block bytes] -> [blocks, block values]` in float32.
 
 Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h (block_q4_0 ... block_q6_K). The functions run on any device.
 """
@@ -105,12 +105,18 @@ DEQUANTIZE: Mapping[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def dequantize(raw: Tensor, kind: str, num_values: int, dtype: torch.dtype) -> Tensor:
-    """Packed blocks (uint8, any shape) to a flat tensor [num_values]. Exact in float32; other types are rounded from it."""
+def expand_blocks(blocks: Tensor, kind: str, out: Tensor) -> None:
+    """Packed blocks (uint8, any shape, contiguous) as numbers into `out` (any shape, contiguous), in their order. Exact in float32; other
+    types are rounded from it."""
     expand, values = DEQUANTIZE[kind], 256 if kind.endswith("_K") else 32
-    blocks = raw.reshape(num_values // values, -1)  # [blocks, block bytes]
-    out = torch.empty(num_values, dtype=dtype, device=raw.device)
+    blocks = blocks.reshape(out.numel() // values, -1)  # [blocks, block bytes]
     by_block, step = out.view(-1, values), CHUNK_VALUES // values
     for first in range(0, blocks.shape[0], step):
         by_block[first : first + step] = expand(blocks[first : first + step])
+
+
+def dequantize(blocks: Tensor, kind: str, num_values: int, dtype: torch.dtype) -> Tensor:
+    """The same as a flat tensor [num_values] of its own."""
+    out = torch.empty(num_values, dtype=dtype, device=blocks.device)
+    expand_blocks(blocks, kind, out)
     return out

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.models.gguf_blocks import CHUNK_VALUES, DEQUANTIZE, dequantize
 from octavo.models.gguf_reader import BLOCK_TYPES
+from octavo.ops.expand_blocks import CHUNK_VALUES, DEQUANTIZE, dequantize
 
 QUANTIZED_BY_GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
