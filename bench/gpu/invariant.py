@@ -54,13 +54,14 @@ def measure(model: str, invariant: bool) -> dict[str, object]:
     asked = [drawn(length) for length in (17, 40, 100)]
     company = [drawn(random.randint(10, 120)) for _ in range(others)]
     run([drawn(16)])
-    unlike, unlike_captured, steps = 0, 0, 0
+    unlike, unlike_scores, unlike_captured, steps = 0, 0, 0, 0
     for number, one in enumerate(asked):
         place = number * 7
         alone = run([one], 1)[0][0].outputs[0]
         among = run([*company[:place], one, *company[place:]], 1)[0][place].outputs[0]
-        pairs = zip(scored(alone), scored(among), strict=True)
-        unlike += sum(left != right for left, right in pairs)
+        pairs = list(zip(scored(alone), scored(among), strict=True))
+        unlike += sum(left[0] != right[0] for left, right in pairs)
+        unlike_scores += sum(left[1] != right[1] for left, right in pairs)
         steps += NUM_TOKENS
     alone = [run([one]) for one in asked]
     among, among_s = run([*company, *asked][-NUM_OTHERS - 1 :])
@@ -69,7 +70,8 @@ def measure(model: str, invariant: bool) -> dict[str, object]:
     alone_s = alone[0][1]
     llm.close()
     return {
-        "tokens or log-probabilities unlike": f"{unlike} of {steps}",
+        "tokens unlike": f"{unlike} of {steps}",
+        "log-probabilities unlike": f"{unlike_scores} of {steps}",
         "tokens of captured steps unlike": f"{unlike_captured} of {steps}",
         "alone, ms a token": round(1000 * alone_s / NUM_TOKENS, 3),
         f"{len(among)} at once, tokens/s": round(len(among) * NUM_TOKENS / among_s),

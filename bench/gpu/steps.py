@@ -2,14 +2,15 @@
 
     python bench/gpu/steps.py MODEL CASE [CASE ...] [--flags JSON] [--profile N]
 
-Prints runs of like steps and writes steps-MODEL-CASE.json to $OUT. Cases run one after another in one engine, each with a cold prefix
-cache.
+Prints runs of like steps, and how long the device waits between them; writes steps-MODEL-CASE.json to $OUT. Cases run one after another in
+one engine, each with a cold prefix cache.
 With `--profile N`, the first N steps of the first case run under torch's profiler, and the kernels and the host's operations are listed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -81,10 +82,17 @@ def main() -> None:
             mean = [sum(column) / n for column in zip(*group)]
             counts = f"{mean[0]:7.0f} {mean[1]:5.0f} {mean[2]:8.0f} {mean[3]:8.0f}"
             print(f"{n:8d} {counts} | {mean[4]:8.3f} {mean[5]:8.3f} {mean[6]:7.3f} {mean[7]:7.3f}  {mean[4] * n / 1e3:.3f}")
+        print(f"between steps the device waits {idle(lines):.2%} of the time, in steps of 200 sequences and more {idle(lines, 200):.2%}")
         folder = Path(os.environ.get("OUT", "."))
         found = {"seconds": seconds, "tokens": num_tokens, "steps": lines}
         folder.joinpath(f"steps-{Path(asked.model).name}-{name}.json").write_text(json.dumps(found))
     llm.close()
+
+
+def idle(lines, least: int = 0) -> float:
+    """Of the time of steps of so many sequences and more that follow one another, the part between them."""
+    gaps = [(now[6], now[6] + now[5]) for before, now in itertools.pairwise(lines) if min(before[1], now[1]) >= least]
+    return sum(gap for gap, _ in gaps) / max(sum(whole for _, whole in gaps), 1e-9)
 
 
 def grouped(lines):

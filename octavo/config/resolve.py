@@ -91,7 +91,7 @@ def resolve(
         reasons=reasons,
     )
     settings = replace(settings, graph_sizes=graph_sizes(asked, settings), pass_sizes=pass_sizes(asked, settings))
-    settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons))
+    settings = replace(settings, kv_bytes=_kv_bytes(asked, arch, device, settings, reasons), kv_bytes_exact=_is_exact(asked))
     settings = _fit(asked, arch, settings, reasons)
     _check_classes(settings)
     return replace(settings, long_prefill_token_threshold=_long_threshold(asked, settings, reasons))
@@ -333,6 +333,10 @@ def _kv_bytes(asked: EngineConfig, arch: Architecture, device: Device, settings:
         f"{share:.0%} of {_gib(device.memory_bytes)}, less {_gib(taken.total)} for weights, activations, graphs and reserve"
     )
     return budget - taken.total
+
+
+def _is_exact(asked: EngineConfig) -> bool:
+    return asked.cache.kv_cache_memory_bytes is not None or asked.cache.num_gpu_blocks_override is not None
 
 
 def _exact_kv_bytes(asked: EngineConfig, arch: Architecture, settings: Resolved, reasons: dict[str, str]) -> int | None:

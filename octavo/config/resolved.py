@@ -32,6 +32,7 @@ class Resolved:
     block_size: int = 16  # tokens a block
     kv_dtype: str = "float32"
     kv_bytes: int = 64 << 20  # of the whole KV arena
+    kv_bytes_exact: bool = False  # as asked, to the byte: then nothing is tried at start to see whether it fits
     enable_prefix_caching: bool = True
     # scheduler
     max_num_seqs: int = 32

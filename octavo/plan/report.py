@@ -63,12 +63,19 @@ def formats_as_lines(formats: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-MEASURED = {"weight_bytes": "weights", "kv_bytes": "KV cache", "row_bytes": "rows, tables, slots", "used_bytes": "in use"}
+MEASURED = {
+    "weight_bytes": "weights",
+    "kv_bytes": "KV cache",
+    "row_bytes": "rows, tables, slots",
+    "step_bytes": "largest step",
+    "used_bytes": "in use",
+}
 
 
 def beside(plan: MemoryPlan, measured: Mapping[str, int]) -> str:
     """What was planned and what an engine found when it had started, side by side. What a device does not tell is left out."""
-    planned = {**asdict(plan.costs), "kv_bytes": plan.kv_bytes, "used_bytes": plan.budget_bytes}
+    step_bytes = plan.costs.activation_bytes + plan.costs.logits_bytes
+    planned = {**asdict(plan.costs), "kv_bytes": plan.kv_bytes, "step_bytes": step_bytes, "used_bytes": plan.budget_bytes}
     width = max(map(len, MEASURED.values()))
     lines = [f"  {'':<{width}}  {'planned':>12}  {'measured':>12}"]
     for name, label in MEASURED.items():

@@ -33,7 +33,10 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, k: int) -> Scores:
     chosen = torch.where(known, chosen, -torch.inf)
     ranks = (logits >= chosen).sum(-1)
     values, ids = logits.topk(k, dim=-1)
-    norm = logits.logsumexp(-1, keepdim=True)
+    peak = logits.amax(-1, keepdim=True)
+    peak = torch.where(peak.isfinite(), peak, 0.0)
+    # In float64, as a device adds in another order where there are more positions, and the sum must be the same to float32's last bit.
+    norm = peak + (logits - peak).exp().sum(-1, keepdim=True, dtype=torch.float64).log().float()
     return Scores(torch.cat((tokens[:, None], ids), 1), torch.cat((chosen, values), 1) - norm, ranks)
 
 

@@ -23,7 +23,7 @@ from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.stages import Model, StagedModel
 from octavo.plan.kv import rank_layout
-from octavo.plan.memory import MOST_PASSES, num_slots, plan_memory
+from octavo.plan.memory import MOST_PASSES, Costs, num_slots, plan_memory
 from octavo.plan.report import beside
 from octavo.quant.checkpoint import as_stored, plain_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
@@ -35,6 +35,7 @@ from octavo.sampling.sampler import Recipe, Sampler
 from octavo.sampling.stage import Place, Stage, load_stage
 from octavo.types import SamplingParams
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.largest import largest_step_bytes
 from octavo.worker.memory import allocate, bind, held
 from octavo.worker.profile import Profiler
 from octavo.worker.rows import Rows
@@ -78,9 +79,8 @@ def build_runner(
     )  # fmt: skip
     with timed("compile kernels"):
         ahead()
-    if device.type == "cuda" and settings.optimization_level > 0:  # at -O0 what comes first is slower, and the start quicker
-        with timed("warm up"):
-            warm_up(runner, settings)
+    plan = plan_memory(architecture, settings)
+    tried = first_steps(runner, settings, plan.costs, timed) if device.type == "cuda" else {}
     with timed("capture graphs"):
         record_steps(runner, settings, ops.record)
         if device.type == "cuda":  # a tape is made in milliseconds, when it is needed
@@ -96,11 +96,22 @@ def build_runner(
         record=lambda: record_steps(runner, settings, ops.record),
     )
     if mesh.tp.rank == 0:
-        there = held(model, here, rows.num_bytes, device)
-        log.info("memory, as planned and as it is:\n%s", beside(plan_memory(architecture, settings), there))
+        there = held(model, here, rows.num_bytes, device) | tried
+        log.info("memory, as planned and as it is:\n%s", beside(plan, there))
     profiler = Profiler(settings.profiler_dir)
     runner.orders.update(sleep=bed.sleep, wake=bed.wake, start_profile=profiler.start, stop_profile=profiler.stop)
     return runner
+
+
+def first_steps(runner: Runner, settings: Resolved, costs: Costs, timed: Callable[[str], AbstractContextManager[None]]) -> dict[str, int]:
+    """Before the first request, on a GPU. What was measured of memory, by the names of the plan."""
+    if settings.optimization_level > 0:  # at -O0 what comes first is slower, and the start quicker
+        with timed("warm up"):
+            warm_up(runner, settings)
+    if settings.kv_bytes_exact:
+        return {}
+    with timed("try largest step"):
+        return {"step_bytes": largest_step_bytes(runner, settings, costs)}
 
 
 def load_model(

@@ -47,7 +47,7 @@ def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int) ->
     rests = (MIXED_CHUNK, *(1 for _ in range(1, num_rows)))  # tokens of each row that the second step reads
     tokens = (0,) * (each + MIXED_CHUNK)
     admitted = tuple(
-        Admission(row, each, GREEDY, 0, tokens[: each + rest], each + rest, 0, _blocks(runner, row, each + rest))
+        Admission(row, each, GREEDY, 0, tokens[: each + rest], each + rest, 0, shared_blocks(runner, row, each + rest))
         for row, rest in enumerate(rests)
     )
     runner.step(Plan(each, tuple(Slice(row, each, each, 0, False, tokens[:each]) for row in range(num_rows)), admitted)).result()
@@ -67,7 +67,7 @@ def _tokens_that_fit(runner: Runner) -> int:
     return runner.layout.num_blocks * runner.layout.block_tokens
 
 
-def _blocks(runner: Runner, row: int, num_tokens: int) -> tuple[tuple[int, ...], ...]:
+def shared_blocks(runner: Runner, row: int, num_tokens: int) -> tuple[tuple[int, ...], ...]:
     """Blocks for so many tokens, in each group; rows may share them, since nobody reads what is written."""
     return tuple(
         tuple((row + number) % runner.layout.num_blocks for number in range(-(-num_tokens // group.block_tokens)))

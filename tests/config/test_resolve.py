@@ -128,6 +128,8 @@ def test_an_unknown_kind_of_scaling_is_an_error_not_a_guess() -> None:
 
 def test_exact_cache_size_is_kept_to_the_byte() -> None:
     assert decide({"kv_cache_memory_bytes": 123_456_789}).kv_bytes == 123_456_789
+    assert decide({"kv_cache_memory_bytes": 123_456_789}).kv_bytes_exact
+    assert not decide({}).kv_bytes_exact
     assert decide({"kv_cache_memory_bytes": "1G", "gpu_memory_utilization": 0.01}, device=Device.named("h200")).kv_bytes == GIB
 
 
