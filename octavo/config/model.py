@@ -12,7 +12,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
-Quantization = Literal["auto", "gguf", "none"]
+Quantization = Literal["auto", "gguf", "mxfp4", "none"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ModelConfig:
         Quantization,
         Flag(
             "how packed weights are kept in memory: gguf, as in a .gguf file (Q4_0, Q4_1, Q8_0; products round activations to 8 "
-            "or 15 bits); "
-            "none, as numbers of --dtype; auto: as in the file on CPU where --dtype is auto too",
+            "or 15 bits); mxfp4, the experts of GPT-OSS as in its files; "
+            "none, as numbers of --dtype; auto: as in the file, of a .gguf file on CPU where --dtype is auto too",
             short=("-q",),
         ),
     ] = "auto"

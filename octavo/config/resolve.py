@@ -16,6 +16,8 @@ from octavo.config.expert_ranks import expert_ranks
 from octavo.config.fields import ConfigError
 from octavo.config.graphs import graph_mode, graph_sizes, pass_sizes
 from octavo.config.invariant import batch_invariant
+from octavo.config.mxfp4 import METHOD as MXFP4
+from octavo.config.mxfp4 import kept_in_mxfp4
 from octavo.config.resolved import NOTHING_PACKED, Packed, Resolved
 from octavo.plan import memory
 from octavo.plan.devices import GIB, Device
@@ -60,7 +62,7 @@ def resolve(
     settings = Resolved(
         device=device.kind,
         dtype=dtype,
-        quantization="gguf" if packed else "none",
+        quantization="none" if not packed else MXFP4 if _method(checkpoint) == MXFP4 else "gguf",
         packed=packed or NOTHING_PACKED,
         seed=asked.model.seed,
         max_model_len=max_model_len, most_model_len=asked.model.most_model_len or 0,
@@ -181,7 +183,11 @@ def _packed(
 ) -> Packed | None:
     """What stays packed of one rank's weights; None: nothing. Raises `ConfigError`."""
     stored: Mapping[str, Any] = checkpoint.get("quantization_config") or {}
-    method, given = stored.get("quant_method"), asked.model.quantization
+    method, given = _method(checkpoint), asked.model.quantization
+    if method == MXFP4:
+        return kept_in_mxfp4(asked, arch, reasons)
+    if given == MXFP4:
+        raise ConfigError("quantization", given, "the model has no experts in this format; use none or auto")
     if asked.model.load_format == "dummy":
         return None
     if method not in (None, "gguf"):
@@ -203,6 +209,12 @@ def _packed(
         share = f"{', '.join(kind for kind in PACKED_KINDS if kind in kinds)} as in the file: {_gib(total.num_bytes)}"
         reasons["quantization"] = "as asked" if given != "auto" else why_not or share
     return total if given == "gguf" or (given == "auto" and not why_not) else None
+
+
+def _method(checkpoint: Mapping[str, Any]) -> str | None:
+    """How the checkpoint's weights are quantised."""
+    stored: Mapping[str, Any] = checkpoint.get("quantization_config") or {}
+    return stored.get("quant_method")
 
 
 def _why_not_packed(

@@ -23,7 +23,7 @@ class Resolved:
 
     device: str = "cpu"
     dtype: str = "float32"  # of weights and activations, a torch dtype's name
-    quantization: str = "none"  # or "gguf": weights stay packed as in the file
+    quantization: str = "none"  # or "gguf", "mxfp4": weights stay packed as in the file
     packed: Packed = NOTHING_PACKED
     seed: int = 0
     # memory and cache

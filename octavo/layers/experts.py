@@ -30,7 +30,7 @@ class Names:
     up: str = "up_proj"
     down: str = "down_proj"
     shared: str = "shared_experts"
-    transposed: bool = False  # fused tensors are [experts, in, out], and gates and ups lie in turn
+    transposed: bool = False  # fused weights are [experts, in, out], unless packed, and gates and ups lie in turn
 
 
 class Router(Layer):
@@ -114,7 +114,7 @@ class GroupedLinear(Layer):
                     found.append(Weight(full, spec.shape, frozenset({full}), put))
         for name, spec in self._specs(self.inside.size, sum(part.size for part in self.parts)).items():
             pieces = frozenset(f"{self._path(expert, part.name)}.{name}" for expert in range(self.num) for part in self.parts)
-            shape = spec.shape[::-1] if self.transposed else spec.shape
+            shape = spec.shape[::-1] if self.transposed and name == "weight" else spec.shape
             whole = self.path if name == "weight" else f"{self.path}_{name}"
             found.append(Weight(whole, (self.num, *shape), pieces, lambda t, n=name: self._put_whole(n, t)))
         return found
@@ -137,7 +137,7 @@ class GroupedLinear(Layer):
         for expert in range(self.first, self.first + self.num_here):
             own = tensor[expert]
             if self.transposed:
-                own = own.T if own.dim() == 2 else own
+                own = own.T if name == "weight" else own
                 own = own.unflatten(0, (-1, len(self.parts))).transpose(0, 1).flatten(0, 1)
             spec = self._specs(self.inside.size, sum(part.size for part in self.parts))[name]
             axis = spec.axes.index("out")

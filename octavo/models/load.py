@@ -145,11 +145,15 @@ def fill_dummy(model: CausalLM, seed: int = 0) -> None:
     finish(layer for _, layer in layers_of(model))
 
 
+SMALL_BYTES = (118, 122)  # that are small numbers as codes of packed weights, and as their scales
 PATTERN = 1_000_003  # elements drawn at most; a prime, so that rows of a weight differ when the pattern repeats
 
 
 def _randomize(tensor: torch.Tensor, generator: torch.Generator) -> None:
     """Uniform with the variance that keeps a product's scale. Host generators are slow, so there a long tensor repeats a pattern."""
+    if tensor.dtype is torch.uint8:
+        tensor.random_(*SMALL_BYTES, generator=generator)
+        return
     bound = (3.0 / tensor.shape[-1]) ** 0.5
     flat = tensor.view(-1)
     drawn = flat if tensor.is_cuda else flat[:PATTERN]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +12,23 @@ import torch.nn.functional as F
 from octavo.ops.gated import clamped_swiglu, gelu_tanh_mul, silu_mul
 from octavo.ops.route import Routes
 
-Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]  # x [n, in], weight, bias [out] -> [n, out]
 Gates = dict[str, Callable[[torch.Tensor], torch.Tensor]]
 
 GATES: Gates = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul, "clamped_swiglu": clamped_swiglu}
 
 
-class GroupedLinearOp(Protocol):
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, routes: Routes, gate: str) -> torch.Tensor:
+W = TypeVar("W", bound="OfExperts")
+W_contra = TypeVar("W_contra", contravariant=True)
+
+
+class OfExperts(Protocol):
+    """Weights [experts, out, in], however they are stored."""
+
+    def __getitem__(self: W, expert: int, /) -> W: ...
+
+
+class GroupedLinearOp(Protocol[W_contra]):
+    def __call__(self, x: torch.Tensor, weight: W_contra, bias: torch.Tensor | None, routes: Routes, gate: str) -> torch.Tensor:
         """gate(x W_e^T + b_e) for each pair of a token and one of its experts.
 
         x       [T, in]
@@ -31,9 +40,9 @@ class GroupedLinearOp(Protocol):
         ...
 
 
-class GroupedSumOp(Protocol):
+class GroupedSumOp(Protocol[W_contra]):
     def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, routes: Routes, residual: torch.Tensor | None
+        self, x: torch.Tensor, weight: W_contra, bias: torch.Tensor | None, routes: Routes, residual: torch.Tensor | None
     ) -> torch.Tensor:
         """residual + the sum over a token's experts here of their weight * (x W_e^T + b_e).
 
@@ -47,13 +56,13 @@ class GroupedSumOp(Protocol):
 
 
 @dataclass(frozen=True)
-class ByExpert:
+class ByExpert(Generic[W]):
     """Both operations from a product of plain rows, one expert after another. The host reads which experts are chosen."""
 
-    rows: Rows = F.linear
-    width: Callable[[torch.Tensor], int] = lambda weight: weight.shape[1]  # out, of the weights as they are laid out
+    rows: Callable[[torch.Tensor, W, torch.Tensor | None], torch.Tensor]  # x [n, in], weight, bias [out] -> [n, out]
+    width: Callable[[W], int]  # out, of the weights as they are laid out
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, routes: Routes, gate: str) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, weight: W, bias: torch.Tensor | None, routes: Routes, gate: str) -> torch.Tensor:
         per_token = routes.chosen.shape[1]
         out = x.new_zeros(routes.num_pairs, self.width(weight) // 2)
         for expert, pairs in _hit(routes):
@@ -61,7 +70,7 @@ class ByExpert:
         return out
 
     def sum(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, routes: Routes, residual: torch.Tensor | None
+        self, x: torch.Tensor, weight: W, bias: torch.Tensor | None, routes: Routes, residual: torch.Tensor | None
     ) -> torch.Tensor:
         num_tokens, per_token = routes.chosen.shape
         out = torch.zeros(num_tokens, self.width(weight), dtype=torch.float32, device=x.device)
@@ -79,8 +88,9 @@ def _hit(routes: Routes) -> Iterator[tuple[int, torch.Tensor]]:
             yield expert, (chosen == expert).nonzero()[:, 0]
 
 
-grouped_linear: GroupedLinearOp = ByExpert().linear
-grouped_sum: GroupedSumOp = ByExpert().sum
+_plain = ByExpert[torch.Tensor](F.linear, lambda weight: weight.shape[1])
+grouped_linear: GroupedLinearOp[torch.Tensor] = _plain.linear
+grouped_sum: GroupedSumOp[torch.Tensor] = _plain.sum
 
 
 def share_out(routes: Routes) -> Routes:

@@ -20,6 +20,7 @@ from octavo.ops.grouped_linear import ByExpert, GroupedLinearOp, GroupedSumOp, g
 from octavo.ops.invariant import in_tiles
 from octavo.ops.latent_rope_and_write import latent_rope_and_write
 from octavo.ops.linear import REFERENCE_GATES, LinearOp, around, linear, pack_linear, product
+from octavo.ops.mxfp4 import Mxfp4, mxfp4_linear, mxfp4_sum
 from octavo.ops.native.binding import shared_native
 from octavo.ops.native.record import Pool, record
 from octavo.ops.native.twins import Twins
@@ -55,8 +56,10 @@ class Ops:
     latent_rope_and_write: LatentRopeAndWrite = latent_rope_and_write
     route: Route = route
     share_out: Callable[[Routes], Routes] = share_out
-    grouped_linear: GroupedLinearOp = grouped_linear
-    grouped_sum: GroupedSumOp = grouped_sum
+    grouped_linear: GroupedLinearOp[Tensor] = grouped_linear
+    grouped_sum: GroupedSumOp[Tensor] = grouped_sum
+    mxfp4_linear: GroupedLinearOp[Mxfp4] = mxfp4_linear
+    mxfp4_sum: GroupedSumOp[Mxfp4] = mxfp4_sum
     pack_grouped: Callable[[Tensor], Tensor] = pack_grouped
     draw: Draw = draw
     draw_rows: Callable[[Tensor, Tensor, Tensor, Tensor, Settings], tuple[Tensor, Tensor]] = draw_rows
@@ -78,7 +81,7 @@ def choose_ops(device: str, level: int, invariant: bool = False) -> Ops:
     depend on one another."""
     if device == "cpu" and level >= 1 and (native := shared_native()):
         twins = Twins(native)
-        by_expert = ByExpert(twins.linear, twins.grouped_width)
+        by_expert = ByExpert[Tensor](twins.linear, twins.grouped_width)
         return Ops(
             embedding=twins.embedding,
             linear=around(in_tiles(twins.product) if invariant else twins.product, twins.rms_norm, twins.gates),
@@ -116,12 +119,14 @@ def triton_ops(invariant: bool = False) -> Ops:
     from octavo.ops.triton.embedding import embedding
     from octavo.ops.triton.fixed import fixed_product
     from octavo.ops.triton.grouped import TritonGrouped
+    from octavo.ops.triton.grouped_mxfp4 import TritonMxfp4
     from octavo.ops.triton.linear import GATES, TritonLinear
     from octavo.ops.triton.norm import add_rms_norm, rms_norm
     from octavo.ops.triton.rope_and_write import rope_and_write
     from octavo.ops.triton.route import route
 
     grouped = TritonGrouped.here()
+    mxfp4 = TritonMxfp4(grouped)
     return Ops(
         embedding=embedding,
         linear=around(fixed_product, rms_norm, GATES) if invariant else TritonLinear.here(),
@@ -132,6 +137,8 @@ def triton_ops(invariant: bool = False) -> Ops:
         share_out=grouped.share_out,
         grouped_linear=grouped.linear,
         grouped_sum=grouped.sum,
+        mxfp4_linear=mxfp4.linear,
+        mxfp4_sum=mxfp4.sum,
         best=best,
         draw_rows=partial(draw_rows, best=best),
         decode_batch=decode_batch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from octavo.quant.gguf import BLOCK_BYTES, GGUFBlocks
+from octavo.quant.mxfp4 import experts_in_mxfp4
 from octavo.quant.none import Plain
 from octavo.quant.scheme import Scheme
 
@@ -13,6 +14,11 @@ ChooseScheme = Callable[[Sequence[str]], Scheme]  # by the paths of the tensors 
 
 def plain_scheme(paths: Sequence[str]) -> Scheme:
     return Plain()
+
+
+def choose_scheme(quantization: str, kinds: Mapping[str, str | None]) -> ChooseScheme:
+    """By what was decided; `kinds` as for `as_stored`."""
+    return {"none": plain_scheme, "mxfp4": experts_in_mxfp4, "gguf": as_stored(kinds)}[quantization]
 
 
 def as_stored(kinds: Mapping[str, str | None]) -> ChooseScheme:

@@ -18,6 +18,7 @@ from octavo.host.huge_pages import PAGE_BYTES, move_later
 from octavo.models.base import CausalLM
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
+from octavo.models.mxfp4_tensors import widened
 from octavo.models.registry import build_model
 from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
@@ -25,7 +26,7 @@ from octavo.parallel.stages import Model, StagedModel
 from octavo.plan.kv import rank_layout
 from octavo.plan.memory import MOST_PASSES, Costs, num_slots, plan_memory
 from octavo.plan.report import beside
-from octavo.quant.checkpoint import as_stored, plain_scheme
+from octavo.quant.checkpoint import choose_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
 from octavo.sampling.expert_tokens import ExpertTokens
 from octavo.sampling.pooling import Pooling
@@ -123,8 +124,9 @@ def load_model(
 ) -> CausalLM:
     """This rank's part of the model with its weights. Raises `CheckpointError`."""
     tensors = {} if checkpoint.load_format == "dummy" else checkpoint.tensors()
-    packed = settings.quantization != "none"
-    scheme = as_stored({name: tensor.quantization for name, tensor in tensors.items()}) if packed else plain_scheme
+    if settings.quantization == "none":
+        tensors = widened(tensors)
+    scheme = choose_scheme(settings.quantization, {name: tensor.quantization for name, tensor in tensors.items()})
     with timed("build model"):
         model = build_model(architecture, settings, mesh, scheme)
     with timed("load weights"):

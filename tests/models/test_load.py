@@ -15,7 +15,7 @@ from tests.parity.tiny import SETTINGS, tiny
 
 
 def lazy(tensor):
-    return LazyTensor(tuple(tensor.shape), "F32", tensor.numpy().reshape(-1).view("uint8"))
+    return LazyTensor(tuple(tensor.shape), "U8" if tensor.dtype is torch.uint8 else "F32", tensor.numpy().reshape(-1).view("uint8"))
 
 
 def tensors_for(c, scale=1.0, **changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ from octavo.models.load import load
 from octavo.models.registry import build_model
 from octavo.parallel.collectives import groups_of, join
 from octavo.parallel.meeting import Layout, Meeting
+from octavo.quant.checkpoint import plain_scheme
+from octavo.quant.mxfp4 import experts_in_mxfp4
 from octavo.worker.build import staged
-from tests.models.test_load import tensors_for
+from tests.models.test_load import lazy, tensors_for
 from tests.parity.memory import Memory, random_tokens
 from tests.parity.tiny import SETTINGS, tiny
 
@@ -57,6 +60,9 @@ EXPERTS = {
          "first_k_dense_replace": 1},
     ),
     "gpt_oss": ("gpt_oss", {"num_hidden_layers": 3, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6}),
+    "gpt_oss in MXFP4": (
+        "gpt_oss", {"num_hidden_layers": 3, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6, "intermediate_size": 64},
+    ),
 }  # fmt: skip
 LAYOUTS = {
     "TP 2": Layout(tensor=2, data=2), "TP 4": Layout(tensor=4), "PP 2": Layout(pipeline=2, data=2), "PP 3": Layout(pipeline=3),
@@ -75,6 +81,7 @@ EXPERT_LAYOUTS = {
     "EP 2, all to all": (Layout(tensor=2, experts=True), "alltoall"),
     "EP 4 of TP 2 x DP 2, all to all": (Layout(tensor=2, data=2, experts=True), "alltoall"),
 }
+EXPERT = re.compile(r"\.experts\.\d+\..*\.weight$")
 PATIENCE = timedelta(seconds=60)
 CHUNKS = [9, 5, 1, 1]
 PROMPTS = [random_tokens(14, seed=copy) for copy in range(2)]
@@ -90,16 +97,31 @@ def run(status, rank: int, meeting: Meeting) -> None:
     for architecture, (family, config) in {**ARCHITECTURES, **EXPERTS}.items():
         torch.manual_seed(7)
         c = tiny(family, **config)
-        tensors = tensors_for(c, 0.3)
-        whole = build_model(c, SETTINGS)
+        tensors, scheme = tensors_for(c, 0.3), plain_scheme
+        if "MXFP4" in architecture:
+            tensors, scheme = in_mxfp4(tensors), experts_in_mxfp4
+        whole = build_model(c, SETTINGS, scheme=scheme)
         load(whole, tensors)
         texts = [continued(whole, prompt) for prompt in PROMPTS]
         expected = [Memory(whole, 4, max_length=32).run(text, CHUNKS) for text in texts]
         for name, (layout, dispatch) in layouts.items():
             if rank < layout.num_ranks and architecture in (EXPERTS if name in EXPERT_LAYOUTS else ARCHITECTURES):
                 settings = replace(SETTINGS, dispatch=dispatch)
-                found = run_part(c, tensors, meshes[name], settings, texts[meshes[name].dp.rank], expected[meshes[name].dp.rank])
+                found = run_part(c, tensors, scheme, meshes[name], settings, texts[meshes[name].dp.rank], expected[meshes[name].dp.rank])
                 status.say("case", layout=name, architecture=architecture, **found)
+
+
+def in_mxfp4(tensors):
+    """With random bytes in place of the weights of experts."""
+    found = {}
+    for name, tensor in tensors.items():
+        if EXPERT.search(name):
+            out, inside = tensor.shape
+            found[name.replace("weight", "blocks")] = lazy(torch.randint(0, 256, (out, inside // 32, 16), dtype=torch.uint8))
+            found[name.replace("weight", "scales")] = lazy(torch.randint(122, 127, (out, inside // 32), dtype=torch.uint8))
+        else:
+            found[name] = tensor
+    return found
 
 
 def continued(model, prompt):
@@ -112,9 +134,9 @@ def continued(model, prompt):
     return text
 
 
-def run_part(c, tensors, mesh, settings, text, expected):
+def run_part(c, tensors, scheme, mesh, settings, text, expected):
     """How far this rank's logits are from those of the whole model, and its choice of tokens; nothing where the rank is not the last."""
-    part = build_model(c, settings, mesh)
+    part = build_model(c, settings, mesh, scheme)
     load(part, tensors)
     model = staged(part, mesh.pp, settings, torch.device("cpu"))
     seen = []
