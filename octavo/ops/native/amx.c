@@ -1,5 +1,5 @@
-/* The products of panels.c and packed.c for several rows of x, by AMX's tiles: panels of bf16, and groups of codes once they stand as bytes,
- * are B tiles as they lie in memory. Which rows are enough is measured: see ways.py. Without tiles both are the kernels that they replace. */
+/* The products of panels.c and packed.c by AMX's tiles: panels of bf16 are B tiles as they lie in memory. Which rows are enough is measured: see
+ * ways.py. Without tiles both are the kernels that they replace. */
 #include "amx.h"
 
 #if HAS_TILES
@@ -105,139 +105,130 @@ static void panel_tiles(struct lane *lane, const void *args) {
     tiles_end();
 }
 
-#define CHUNK 16 /* groups whose codes stand as bytes at once */
-#define AT_ONCE 4 /* groups whose sums are under way at once */
+/* Packed weights for many rows: two panels at a time stand as bf16, each number rounded once, for PASSING rows that then go by. x is rounded to
+ * bf16, too, which is closer than the 8 bits that packed.c gives most of it. */
+#define PASSING 256
 
-/* Tiles 0 to 3: sums; 4: x; 5: codes. */
-INLINE void shape_bytes(int64_t rows) {
-    struct tile_shapes shapes = {.palette = 1};
-    for (int t = 0; t < 6; t++) {
-        shapes.rows[t] = (uint8_t)(t == 5 ? GROUP / 4 : rows);
-        shapes.row_bytes[t] = t == 4 ? GROUP : 64;
-    }
-    tiles_begin(&shapes);
+/* The numbers of two along k side by side. */
+INLINE vu pair_of(vf first, vf second) {
+#if defined(__AVX512BF16__)
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+    return widen(bf16_of(first)) | widen(bf16_of(second)) << 16;
+#endif
 }
 
-/* The sums of up to AT_ONCE groups of x with their codes, one after the other so that none waits for the one before. */
-INLINE void byte_tiles(int64_t count, const int8_t *x, int64_t step, const uint8_t *codes, int32_t sums[AT_ONCE][TILE_ROWS][WIDTH]) {
-#define ONE_GROUP(i)                                                                                                                        \
-    if (i < count) {                                                                                                                        \
-        TILE_ZERO(i);                                                                                                                       \
-        TILE_LOAD(4, x + i * step, GROUP);                                                                                                  \
-        TILE_LOAD(5, codes + i * WIDTH * GROUP, 64);                                                                                        \
-        TILE_ADD_BYTES(i, 4, 5);                                                                                                            \
-        TILE_STORE(i, sums[i][0], 64);                                                                                                      \
-    }
-    ONE_GROUP(0)
-    ONE_GROUP(1)
-    ONE_GROUP(2)
-    ONE_GROUP(3)
-#undef ONE_GROUP
+/* The i-th of the four codes in each 32 bits of a line of bytes. */
+INLINE vf code_of(vu four, int i, int packing) {
+    vi code = packing == BITS8 ? (vi)(four << (24 - 8 * i)) >> 24 : (vi)(four >> 8 * i & 255);
+    return __builtin_convertvector(code, vf);
 }
 
-typedef uint8_t line __attribute__((vector_size(64)));
-
-/* The codes of a group as bytes without a sign, [8, 16, 4]: those of 8 bits have 128 added, which the offset takes back. */
-INLINE void spread_codes(int packing, const uint8_t *from, uint8_t *to) {
-    line some, part;
-    for (int q = 0; q < (packing == BITS8 ? 8 : 4); q++) {
-        memcpy(&some, from + q * 64, 64);
-        if (packing == BITS8) {
-            part = some ^ 0x80;
-            memcpy(to + q * 64, &part, 64);
-            continue;
-        }
-        part = some & 15;
-        memcpy(to + q * 128, &part, 64);
-        part = some >> 4;
-        memcpy(to + q * 128 + 64, &part, 64);
-    }
-}
-
-INLINE vf row_of(const int32_t *sums, int v) {
-    vi some;
-    memcpy(&some, sums + v * LANES, sizeof some);
-    return __builtin_convertvector(some, vf);
-}
-
-/* acc [rows, 16] grows by `count` groups from g on, whose codes stand as bytes. `rows` is literally 16, or else any smaller number. The steps
- * of each sum are those of packed_panel: not a bit changes. */
-INLINE void byte_piece(int64_t rows, int packing, const struct rounded *x, int64_t m, int64_t g, int64_t count, const uint8_t *codes,
-                       const uint16_t *scales, float *acc) {
-    _Alignas(64) int32_t high[AT_ONCE][TILE_ROWS][WIDTH], low[AT_ONCE][TILE_ROWS][WIDTH];
-    int64_t numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH, step = x->rows * GROUP;
-    uint64_t mine = (((uint64_t)1 << rows) - 1) << m % PACKED_ROWS;
-    vf sums[TILE_ROWS][VECTORS];
-#pragma GCC unroll 16
-    for (int64_t r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            sums[r][v] = load(acc, r * WIDTH + v * LANES, F32);
-    for (int64_t end = g + count; g < end; g += AT_ONCE, codes += AT_ONCE * WIDTH * GROUP, scales += AT_ONCE * numbers) {
-        int64_t some = least(AT_ONCE, end - g), at = (g * x->rows + m) * GROUP;
-        uint64_t both = 0;
-        for (int64_t i = 0; i < some; i++)
-            both |= x->both[(g + i) * x->blocks + m / PACKED_ROWS] & mine;
-        byte_tiles(some, x->high + at, step, codes, high);
-        if (both)
-            byte_tiles(some, x->low + at, step, codes, low);
-        for (int64_t i = 0; i < some; i++) {
-            const float *xscale = x->scale + (g + i) * x->rows + m, *xsum = x->scaled_sum + (g + i) * x->rows + m;
-            for (int v = 0; v < VECTORS; v++) {
-                struct factors f = factors_at(scales + i * numbers, packing, v);
-                vf coarse = f.scale * 128.0f;
-#pragma GCC unroll 16
-                for (int64_t r = 0; r < rows; r++) {
-                    sums[r][v] += row_of(high[i][r], v) * (coarse * xscale[r]);
-                    sums[r][v] += f.offset * xsum[r];
+/* A panel as [k / 2, 16, 2] bf16. */
+INLINE void spread_panel(const struct packed *a, int packing, int64_t panel, char *to) {
+    int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH;
+    const uint8_t *codes = a->codes + panel * groups * code_bytes;
+    const uint16_t *scales = a->scales + panel * groups * numbers;
+    for (int64_t g = 0; g < groups; g++, codes += code_bytes, scales += numbers, to += GROUP * WIDTH * 2)
+        for (int v = 0; v < VECTORS; v++) {
+            vf scale = load(scales, v * LANES, F16);
+            vf offset = packing == BITS4_OFFSET ? load(scales, WIDTH + v * LANES, F16) : packing == BITS4 ? scale * -8.0f : (vf){0};
+#pragma GCC unroll 8
+            for (int q = 0; q < GROUP / 4; q++) {
+                vu four;
+                memcpy(&four, codes + (packing == BITS8 ? q : q / 2) * 64 + v * LANES * 4, sizeof four);
+                if (packing != BITS8)
+                    four = (q % 2 ? four >> 4 : four) & 0x0f0f0f0f;
+                for (int i = 0; i < 4; i += 2) {
+                    vu pair = pair_of(code_of(four, i, packing) * scale + offset, code_of(four, i + 1, packing) * scale + offset);
+                    memcpy(to + ((2 * q + i / 2) * WIDTH + v * LANES) * 4, &pair, sizeof pair);
                 }
-                if (!(x->both[(g + i) * x->blocks + m / PACKED_ROWS] & mine))
-                    continue;
-                MEMORY_IS_READ(); /* anew: kept from the loop above, the factors of x would drive the sums out of the registers */
-#pragma GCC unroll 16
-                for (int64_t r = 0; r < rows; r++) /* rows of which the low codes do not count have zeros there */
-                    sums[r][v] += row_of(low[i][r], v) * (f.scale * xscale[r]);
             }
         }
-    }
-#pragma GCC unroll 16
-    for (int64_t r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            store(acc, r * WIDTH + v * LANES, F32, sums[r][v]);
 }
 
-INLINE void packed_panel_tiles(const struct packed *a, int packing, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
-    _Alignas(64) uint8_t codes[CHUNK * WIDTH * GROUP];
-    int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH, shaped = 0;
-    memset(acc, 0, (size_t)(rows * WIDTH) * sizeof(float));
-    for (int64_t g = 0; g < groups; g += CHUNK) {
-        int64_t count = least(CHUNK, groups - g), at = panel * groups + g;
-        for (int64_t i = 0; i < count; i++)
-            spread_codes(packing, a->codes + (at + i) * code_bytes, codes + i * WIDTH * GROUP);
-        for (int64_t r = 0; r < rows; r += TILE_ROWS) {
-            int64_t some = least(TILE_ROWS, rows - r);
-            if (some != shaped)
-                shape_bytes(shaped = some);
-            if (some == TILE_ROWS)
-                byte_piece(TILE_ROWS, packing, x, m + r, g, count, codes, a->scales + at * numbers, acc + r * WIDTH);
-            else
-                byte_piece(some, packing, x, m + r, g, count, codes, a->scales + at * numbers, acc + r * WIDTH);
-        }
-    }
-}
-
-static void packed_tile_sums(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
+static void spread(const struct packed *a, int64_t panel, char *to) {
     switch (a->packing) {
-    case BITS8: packed_panel_tiles(a, BITS8, x, panel, m, rows, acc); break;
-    case BITS4: packed_panel_tiles(a, BITS4, x, panel, m, rows, acc); break;
-    default: packed_panel_tiles(a, BITS4_OFFSET, x, panel, m, rows, acc); break;
+    case BITS8: spread_panel(a, BITS8, panel, to); break;
+    case BITS4: spread_panel(a, BITS4, panel, to); break;
+    default: spread_panel(a, BITS4_OFFSET, panel, to); break;
+    }
+}
+
+/* x in bf16, [m, k], where it is not that already. */
+struct narrowed {
+    int32_t done; /* rows that are ready */
+    _Alignas(64) char x[];
+};
+
+INLINE int is_narrow(const struct packed *a) { return a->xtype == BF16 && !a->norm; }
+
+static void prepare_packed_tiles(struct lane *lane, const void *args) {
+    const struct packed *a = args;
+    if (!is_narrow(a))
+        ((struct narrowed *)lane_shared(lane, sizeof(struct narrowed) + (size_t)(a->m * a->k * 2)))->done = 0;
+}
+
+static void narrow_row(const struct packed *a, int64_t m, float *row, char *to) {
+    convert(row, a->x + m * a->ldx * dtype_bytes((int)a->xtype), (int)a->xtype, a->k);
+    if (a->norm)
+        scale_by(row, a->k, inverse_rms(row, a->k, (float)a->eps), a->norm);
+    narrow(to, BF16, row, a->k);
+}
+
+/* The outputs of a panel, and with P = 2 of the next or, with a gate, of what it multiplies: both stand at w. */
+INLINE void packed_pass(int P, const struct packed *a, const char *x, int64_t step, const char *w, int64_t panel, int64_t m, int64_t rows) {
+    int64_t panel_bytes = a->k * WIDTH * 2, shaped = 0;
+    for (int64_t end = m + rows; m < end; m += rows, x += rows * step) {
+        _Alignas(64) float sums[2][2 * TILE_ROWS][WIDTH];
+        rows = least(2 * TILE_ROWS, end - m);
+        if (rows != shaped)
+            shape_bf16(shaped = rows);
+        if (rows > TILE_ROWS)
+            bf16_tiles(2, P, x, step, w, panel_bytes, a->k, sums);
+        else
+            bf16_tiles(1, P, x, step, w, panel_bytes, a->k, sums);
+        finish_packed(a, panel, m, rows, sums[0][0], sums[1][0]);
+        if (P == 2 && !a->gate)
+            finish_packed(a, panel + 1, m, rows, sums[1][0], NULL);
     }
 }
 
 static void packed_tiles(struct lane *lane, const void *args) {
-    packed_by(lane, args, packed_tile_sums);
+    const struct packed *a = args;
+    int64_t panel_bytes = a->k * WIDTH * 2, rows_at_once = 4, first = 0, item = lane_claim(lane), step = a->ldx * 2;
+    char *weights = lane_scratch(lane, (size_t)(2 * panel_bytes > a->k * 4 ? 2 * panel_bytes : a->k * 4));
+    const char *x = a->x;
+    if (!is_narrow(a)) {
+        struct narrowed *to = lane_shared(lane, 0);
+        x = to->x, step = a->k * 2;
+        first = (a->m + rows_at_once - 1) / rows_at_once;
+        for (; item < first; item = lane_claim(lane)) {
+            int64_t begin = item * rows_at_once, end = least(a->m, begin + rows_at_once);
+            for (int64_t m = begin; m < end; m++)
+                narrow_row(a, m, (float *)weights, to->x + m * step);
+            __atomic_add_fetch(&to->done, (int32_t)(end - begin), __ATOMIC_RELEASE);
+        }
+        lane_wait(&to->done, (int32_t)a->m);
+    }
+    int64_t total = ((a->gate ? a->n / 2 : a->n) + WIDTH - 1) / WIDTH, side = a->gate ? 1 : 2;
+    int64_t across = (total + side - 1) / side, down = (a->m + PASSING - 1) / PASSING;
+    for (; item < first + across * down; item = lane_claim(lane)) {
+        int64_t panel = (item - first) % across * side, m = (item - first) / across * PASSING, rows = least(PASSING, a->m - m);
+        int64_t other = a->gate ? panel + total : panel + 1;
+        spread(a, panel, weights);
+        if (a->gate || other < total) {
+            spread(a, other, weights + panel_bytes);
+            packed_pass(2, a, x + m * step, step, weights, panel, m, rows);
+        } else {
+            packed_pass(1, a, x + m * step, step, weights, panel, m, rows);
+        }
+    }
     tiles_end();
 }
 #else
 #define panel_tiles panels
 #define packed_tiles packed
+#define prepare_packed_tiles prepare_packed
 #endif

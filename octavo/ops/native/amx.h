@@ -1,6 +1,6 @@
 /* AMX's tile registers: eight of up to 16 rows of 64 bytes, and products of whole tiles. A tile is named by a literal number.
- * C of 16 rows by 16 columns grows by A of 16 rows along k times B of k by 16 columns, where a row of B holds pairs of bf16 or four bytes along
- * k of each column. Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
+ * C of 16 rows by 16 columns grows by A of 16 rows of 32 bf16 along k times B of k by 16 columns, where a row of B holds pairs along k of each
+ * column. Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
  *
  * With EMULATE_AMX the same names are plain C, which refuses what the processor would: so the kernels are tested on any machine. */
 #ifndef OCTAVO_AMX_H
@@ -14,11 +14,11 @@ struct tile_shapes { /* as LDTILECFG reads it */
     uint8_t rows[16];
 };
 
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#define HAS_TILES 1
+
 /* Tells compilers so: of the memory that tiles are loaded from, the intrinsics say nothing. */
 #define MEMORY_IS_READ() __asm__ volatile("" ::: "memory")
-
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
-#define HAS_TILES 1
 
 #define TILE_LOAD(tile, at, step)                                                                                                           \
     do {                                                                                                                                    \
@@ -28,7 +28,6 @@ struct tile_shapes { /* as LDTILECFG reads it */
 #define TILE_STORE(tile, at, step) _tile_stored(tile, at, step)
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_ADD_BF16(c, a, b) _tile_dpbf16ps(c, a, b)
-#define TILE_ADD_BYTES(c, a, b) _tile_dpbsud(c, a, b) /* a signed, b not */
 
 INLINE void tiles_begin(const struct tile_shapes *shapes) {
     MEMORY_IS_READ();
@@ -91,19 +90,6 @@ static void TILE_ADD_BF16(int c, int a, int b) {
             for (int i = 0; i < 2 * quads; i++)
                 sum += get(emulated.rows[a][r], i, BF16) * get(emulated.rows[b][i / 2], 2 * n + i % 2, BF16);
             put(emulated.rows[c][r], n, F32, sum);
-        }
-}
-
-static void TILE_ADD_BYTES(int c, int a, int b) {
-    int rows, quads, columns;
-    tile_sizes(c, a, b, &rows, &quads, &columns);
-    for (int r = 0; r < rows; r++)
-        for (int n = 0; n < columns; n++) {
-            int32_t sum;
-            memcpy(&sum, emulated.rows[c][r] + 4 * n, 4);
-            for (int i = 0; i < 4 * quads; i++)
-                sum += (int8_t)emulated.rows[a][r][i] * emulated.rows[b][i / 4][4 * n + i % 4];
-            memcpy(emulated.rows[c][r] + 4 * n, &sum, 4);
         }
 }
 #endif

@@ -48,10 +48,10 @@ _V4 = (
     (*_V3[1], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"),
 )
 _BF16 = _V4[0] | {"avx512_bf16"}, (*_V4[1], "-mavx512bf16")
-_TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+_TILES = frozenset({"amx_tile", "amx_bf16"})
 PLAIN = Variant("plain", frozenset(), (), None)
 VARIANTS = (  # the best first
-    Variant("amx", _BF16[0] | _TILES, (*_BF16[1], "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    Variant("amx", _BF16[0] | _TILES, (*_BF16[1], "-mamx-tile", "-mamx-bf16")),
     Variant("avx512bf16", *_BF16),
     Variant("avx512", *_V4),
     Variant("avx2", *_V3),

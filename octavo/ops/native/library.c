@@ -17,7 +17,7 @@
 static const struct kernel kernels[] = {
     {linear}, {panels}, {rms_norm}, {gate}, {rope_and_write}, {argmax}, {attention, prepare_attention}, {draw}, {packed, prepare_packed},
     {decode_batch}, {note_step}, {packed_rows}, {table_rows}, {draw_rows}, {pack_blocks}, {panel_tiles},
-    {packed_tiles, prepare_packed}, {expand}, {pack_panels},
+    {packed_tiles, prepare_packed_tiles}, {expand}, {pack_panels},
 };
 
 EXPORT struct team *octavo_open(int count, const int *cores) { return team_open(count, cores); }

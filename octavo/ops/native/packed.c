@@ -95,7 +95,7 @@ static void round_row(const struct packed *a, const struct rounded *to, int64_t 
             vi high = (code + 64) >> 7;
             total += both ? code : high << 7;
             store_bytes(to->high + at * GROUP + i, high);
-            store_bytes(to->low + at * GROUP + i, both ? code - (high << 7) : (vi){0});
+            store_bytes(to->low + at * GROUP + i, code - (high << 7));
         }
         int32_t sum = 0;
         for (int j = 0; j < LANES; j++)
@@ -291,42 +291,48 @@ static void packed_sums(const struct packed *a, const struct rounded *x, int64_t
     }
 }
 
-/* One of the ways to make the outputs of one panel for up to PACKED_ROWS rows from m on: acc [rows, 16]. */
-typedef void sums_way(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc);
-
-static void add_bias(const struct packed *a, int64_t n, int64_t columns, int64_t rows, float *acc) {
+static void add_bias(const struct packed *a, int64_t n, int64_t rows, float *acc) {
+    int64_t columns = least(WIDTH, a->n - n);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < columns; i++)
             acc[r * WIDTH + i] += get(a->bias, n + i, (int)a->btype);
 }
 
-/* The outputs of one panel, or with a gate of the panel of gates and the panel that they multiply. */
-static void packed_block(const struct packed *a, sums_way *sums_of, const struct rounded *x, int64_t panel, int64_t m, int64_t rows) {
-    float acc[PACKED_ROWS * WIDTH], up[PACKED_ROWS * WIDTH];
-    int64_t n = panel * WIDTH, columns = least(WIDTH, a->n - n), bytes = dtype_bytes((int)a->otype);
-    sums_of(a, x, panel, m, rows, acc);
+/* What follows the sums of a panel: acc [rows, 16], and `up`, with a gate, those of the panel that it multiplies. */
+static void finish_packed(const struct packed *a, int64_t panel, int64_t m, int64_t rows, float *acc, float *up) {
+    int64_t n = panel * WIDTH, columns = least(WIDTH, a->n - n);
     if (a->bias)
-        add_bias(a, n, columns, rows, acc);
-    if (a->gate) {
-        sums_of(a, x, panel + a->n / (2 * WIDTH), m, rows, up);
-        if (a->bias)
-            add_bias(a, n + a->n / 2, columns, rows, up);
-        for (int64_t i = 0; i < rows * WIDTH; i += LANES) {
-            vf g = load(acc, i, F32);
-            store(acc, i, F32, (a->gate == SILU ? silu(g) : gelu_tanh(g)) * load(up, i, F32));
-        }
+        add_bias(a, n, rows, acc);
+    if (a->bias && a->gate)
+        add_bias(a, n + a->n / 2, rows, up);
+    for (int64_t i = 0; a->gate && i < rows * WIDTH; i += LANES) {
+        vf g = load(acc, i, F32);
+        store(acc, i, F32, (a->gate == SILU ? silu(g) : gelu_tanh(g)) * load(up, i, F32));
     }
     if (a->scale != 1)
         multiply(acc, (float)a->scale, rows * WIDTH);
     for (int64_t r = 0; r < rows; r++) {
-        int64_t at = (m + r) * a->ldr + n;
-        for (int64_t i = 0; a->residual && i < columns; i++)
-            acc[r * WIDTH + i] += get(a->residual, at + i, (int)a->otype);
-        narrow(a->out + ((m + r) * a->ldo + n) * bytes, (int)a->otype, acc + r * WIDTH, columns);
+        int64_t at = (m + r) * a->ldr + n, to = (m + r) * a->ldo + n;
+        for (int64_t i = 0; columns == WIDTH && i < WIDTH; i += LANES) {
+            vf y = load(acc, r * WIDTH + i, F32);
+            store_any(a->out, to + i, (int)a->otype, a->residual ? y + load_any(a->residual, at + i, (int)a->otype) : y);
+        }
+        for (int64_t i = 0; columns < WIDTH && i < columns; i++)
+            put(a->out, to + i, (int)a->otype, acc[r * WIDTH + i] + (a->residual ? get(a->residual, at + i, (int)a->otype) : 0));
     }
 }
 
-static void packed_by(struct lane *lane, const struct packed *a, sums_way *sums_of) {
+/* The outputs of one panel, or with a gate of the panel of gates and the panel that they multiply. */
+static void packed_block(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows) {
+    float acc[PACKED_ROWS * WIDTH], up[PACKED_ROWS * WIDTH];
+    packed_sums(a, x, panel, m, rows, acc);
+    if (a->gate)
+        packed_sums(a, x, panel + a->n / (2 * WIDTH), m, rows, up);
+    finish_packed(a, panel, m, rows, acc, up);
+}
+
+static void packed(struct lane *lane, const void *args) {
+    const struct packed *a = args;
     int64_t step = 4, first = 0, item = lane_claim(lane);
     struct rounded own, *x = &own;
     if (a->m > 1) {
@@ -350,11 +356,9 @@ static void packed_by(struct lane *lane, const struct packed *a, sums_way *sums_
     for (; item < first + across * down; item = lane_claim(lane)) {
         int64_t m = (item - first) / across * PACKED_ROWS, panel = (item - first) % across * block, rows = least(PACKED_ROWS, a->m - m);
         for (int64_t end = least(total, panel + block); panel < end; panel++)
-            packed_block(a, sums_of, x, panel, m, rows);
+            packed_block(a, x, panel, m, rows);
     }
 }
-
-static void packed(struct lane *lane, const void *args) { packed_by(lane, args, packed_sums); }
 
 /* The layout above out of a file's blocks of 32 values: [n, k / 32] of them, each its numbers (scale, then offset) and then its codes. Those of
  * 4 bits stand as values 0 to 15 in low halves and 16 to 31 in high ones. Rows that fill up the last panel are zeros. */

@@ -149,6 +149,15 @@ INLINE vf load(const void *p, long i, int dtype) {
 #endif
 }
 
+INLINE vh bf16_of(vf x) { /* to nearest, ties to even; NaN stays NaN */
+#if defined(__AVX512BF16__)
+    return (vh)_mm512_cvtneps_pbh((__m512)x); /* numbers under the smallest normal one become 0 */
+#else
+    vu wide = (vu)x, nan = (vu)(x != x), even = wide >> 16 & 1;
+    return __builtin_convertvector((nan & (wide | 0x400000)) >> 16 | (~nan & (wide + 0x7fff + even)) >> 16, vh);
+#endif
+}
+
 INLINE void store(void *p, long i, int dtype, vf x) {
     if (dtype == F32) {
         memcpy((float *)p + i, &x, sizeof x);
@@ -156,12 +165,7 @@ INLINE void store(void *p, long i, int dtype, vf x) {
     }
     vh bits;
     if (dtype == BF16) {
-#if defined(__AVX512BF16__)
-        bits = (vh)_mm512_cvtneps_pbh((__m512)x); /* numbers under the smallest normal one become 0 */
-#else
-        vu wide = (vu)x, nan = (vu)(x != x), even = wide >> 16 & 1;
-        bits = __builtin_convertvector((nan & (wide | 0x400000)) >> 16 | (~nan & (wide + 0x7fff + even)) >> 16, vh);
-#endif
+        bits = bf16_of(x);
     } else {
 #if defined(__AVX512F__)
         bits = (vh)_mm512_cvtps_ph((__m512)x, 0);

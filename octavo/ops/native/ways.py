@@ -17,7 +17,7 @@ class TileRows:
     """Rows of x from which on tiles are faster, by what the weights are."""
 
     panels: int = NEVER  # bfloat16, and x likewise: other types take vectors anyway
-    packed: int = NEVER  # 4 or 8 bits with a scale for each group
+    packed: int = NEVER  # 4 or 8 bits with a scale for each group, which must become bfloat16 first
 
     def panels_op(self, rows: int) -> Op:
         return Op.PANEL_TILES if rows >= self.panels else Op.PANELS
@@ -26,4 +26,4 @@ class TileRows:
         return Op.PACKED_TILES if rows >= self.packed else Op.PACKED
 
 
-TUNED = {"amx": TileRows(panels=1, packed=32)}
+TUNED = {"amx": TileRows(panels=1, packed=16)}

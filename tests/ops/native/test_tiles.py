@@ -9,11 +9,13 @@ import torch
 from octavo import env
 from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
+from octavo.ops.linear import linear
 from octavo.ops.native import binding, build
 from octavo.ops.native.binding import Native, Op
 from octavo.ops.native.twins import Twins
 from octavo.ops.native.ways import TUNED, TileRows
-from octavo.ops.packed_linear import packed_linear, round_groups
+from octavo.ops.packed_linear import unpack
+from octavo.ops.rms_norm import rms_norm
 from tests.attention.test_cpu import check
 from tests.ops.native.test_packed import KINDS, weights
 from tests.ops.native.test_twins import close
@@ -76,29 +78,37 @@ def test_attention(native: Native, shape: AttentionShape, block_tokens: int) -> 
 
 
 @pytest.mark.parametrize(("bits", "with_offset"), KINDS)
-@pytest.mark.parametrize(("n", "k"), [(16, 32), (131, 96), (18, 544)])
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (131, 96), (34, 544)])
 def test_packed_weights(tiles: Twins, n: int, k: int, bits: int, with_offset: bool) -> None:
-    """To the bit what vectors give, so that a row's text does not hang on the rows beside it; where vectors take signed codes, nearly."""
-    weight, _, terms = weights(n, k, bits, with_offset)
-    vectors = Twins(tiles.native, TileRows())
-    exact = bits == 4 or tiles.native.variant in ("amx", "avx512bf16", "avx512")
-    for m in ROWS:
-        x = torch.randn(m, k + 8)[:, :k] * torch.logspace(-3, 3, m).unsqueeze(1)
-        x[1::3, -32:] *= 20
-        bias = torch.randn(n) if m % 2 else None
-        got = tiles.packed_linear(x, weight, bias)
-        if exact:
-            assert torch.equal(got, vectors.packed_linear(x, weight, bias))
-        want, rounding = packed_linear(round_groups(x), weight, bias), 1e-6 * (x.double().abs() @ terms.double().T + 1)
-        assert ((got.double() - want.double()).abs() <= rounding).all()
+    """As with every number of x and of the weights rounded to bfloat16."""
+    weight = weights(n, k, bits, with_offset)[0]
+    short = unpack(weight).bfloat16().double()
+    for m, dtype in itertools.product((0, 1, 16, 33, 300), (torch.float32, torch.bfloat16)):
+        x = (torch.randn(m, k + 8)[:, :k] * torch.logspace(-3, 3, m).unsqueeze(1)).to(dtype)
+        bias = torch.randn(n).to(dtype) if m % 2 else None
+        wide = x.bfloat16().double()
+        want = wide @ short.T + (0 if bias is None else bias.double())
+        rounding = 1e-5 * (wide.abs() @ short.abs().T + 1) + (0 if dtype is torch.float32 else 2**-8) * want.abs()
+        assert ((tiles.packed_linear(x, weight, bias).double() - want).abs() <= rounding).all()
 
 
 def test_packed_weights_with_all_around_them(tiles: Twins) -> None:
-    weight, norm = weights(64, 96, 4, True)[0], (torch.rand(96), 1e-5)
-    for m, gate in itertools.product((1, 30, 70), (None, "silu")):
-        x, residual = torch.randn(m, 96), torch.randn(m, 64 if gate is None else 32)
-        got, want = (twins.packed_linear(x, weight, None, norm, gate, residual, 0.5) for twins in (tiles, Twins(tiles.native, TileRows())))
-        assert torch.equal(got, want)
+    """Panels in pairs and one left over, whole and not; gates in the same piece as what they multiply, or, in odd sizes, after it."""
+    for n, gate in ((64, "silu"), (96, "gelu_tanh"), (40, "silu"), (50, None), (48, None)):
+        weight, norm, width = weights(n, 96, 4, True)[0], (torch.rand(96), 1e-5), n if gate is None else n // 2
+        short = unpack(weight).bfloat16().float()
+        for m, residuals in itertools.product((1, 30, 70), (None, torch.randn(1, width), torch.randn(70, width + 8)[:, :width])):
+            x, bias, residual = torch.randn(m, 96), torch.randn(n) if m == 30 else None, None if residuals is None else residuals[:m]
+            got = tiles.packed_linear(x, weight, bias, norm, gate, residual, 0.5)
+            want = linear(rms_norm(x, *norm).bfloat16().float(), short, bias, None, gate, residual, 0.5)
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_packed_weights_pass_what_is_not_finite_on(tiles: Twins) -> None:
+    x = torch.randn(20, 64)
+    x[1, 3], x[18, 5] = float("nan"), float("inf")
+    got = tiles.packed_linear(x, weights(40, 64, 8, False)[0], None)
+    assert got.isfinite().all(1).tolist() == [row not in (1, 18) for row in range(20)]
 
 
 def test_the_table_decides_by_rows(native: Native) -> None:
