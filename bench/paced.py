@@ -70,7 +70,7 @@ class Pace:
             ("weights_s", "sampled_products_s", "pair_s", "kv_token_s", "token_activations_s", "sequence_s", "collective_s"), 0.0
         )
         roofline = Roofline(step_s=self.step_s, token_products_s=self.token_s, windows=(), token_collective_s=0.0, **nothing)
-        return CostModel(roofline, Launch(0.0, 0.0, 0.0, 0.0))
+        return CostModel(roofline, Launch(0.0, 0.0, 0.0, 0.0, 0.0))
 
 
 class PacedStep:

@@ -143,10 +143,12 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
     return Measured(make(), record, tuple(loop.step_log.timings()[-count:]))
 
 
-def simulated(subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None) -> Record:
-    """The same load in the simulator."""
+def simulated(
+    subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None, foreseen: CostModel | None = None
+) -> Record:
+    """The same load in the simulator; `foreseen` is what the engine knew of steps, if not `model`."""
     settings = settings or subject.settings
-    return simulate(load, settings, kv_layout(subject.arch, settings), model.times)[0]
+    return simulate(load, settings, kv_layout(subject.arch, settings), model.times, foreseen=foreseen and foreseen.seconds)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:

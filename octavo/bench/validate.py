@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
 from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users, warm_up
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Packed, Resolved
-from octavo.plan.cost import CostModel
+from octavo.plan.cost import CostModel, Launch, Terms
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit
 from octavo.simulate.load import Kind, Synthetic
@@ -54,6 +54,7 @@ class Played:
     point: Point
     figures: Mapping[str, Any]  # as `summarize` gives them
     timings: tuple[Timing, ...]
+    known: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what the engine took steps to cost; empty: as they did
 
 
 def capacity(record: Record) -> float:
@@ -76,7 +77,8 @@ class Bench:
         loop, _ = self.llm.inside
         loop.adjust(replace(self.subject.settings, **point.settings))
         measured: Measured = play(self.llm, point.make, self.vocab_size)
-        self.played.append(Played(point, summarize(measured.record), measured.timings))
+        known = told_of(loop.costs.model) if loop.costs else {}
+        self.played.append(Played(point, summarize(measured.record), measured.timings, known))
         self._told(self.played)
         return measured.record
 
@@ -121,11 +123,23 @@ def fit_to(subject: Subject, played: Iterable[Played]) -> CostModel:
 
 def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
     """What was measured, what the simulator says, and how far that is off."""
-    record = simulated(subject, model, one.point.make(), replace(subject.settings, **one.point.settings))
+    foreseen = model_of(subject.costs, one.known) if one.known else None
+    record = simulated(subject, model, one.point.make(), replace(subject.settings, **one.point.settings), foreseen)
     guess = summarize(record)
     real, found = figures(one.figures), figures(guess)
     names = WHILE_WAITING if one.point.closed else tuple(COMPARED)
     return {"name": one.point.name, "rows": {name: [real[name], found[name], found[name] / real[name] - 1] for name in names}}
+
+
+def told_of(model: CostModel) -> dict[str, Any]:
+    """Plain data: what of a cost model is measured."""
+    return {"coefficients": model.coefficients._asdict(), "launch": model.launch._asdict(), "knee": model.roofline.knee}
+
+
+def model_of(first: CostModel, told: Mapping[str, Any]) -> CostModel:
+    """The model that `told_of` tells of, for the same settings as `first`."""
+    roofline = replace(first.roofline, knee=told["knee"])
+    return replace(first, roofline=roofline, coefficients=Terms(**told["coefficients"]), launch=Launch(**told["launch"]), origin="told")
 
 
 def figures(found: Mapping[str, Any]) -> Figures:
@@ -169,7 +183,7 @@ def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:
     return {
         "device": asdict(subject.device), "settings": {**asdict(subject.settings), "reasons": {}},
         "points": [
-            {**asdict(one.point), "figures": dict(one.figures), "timings": [step.row for step in one.timings]}
+            {**asdict(one.point), "figures": dict(one.figures), "timings": [step.row for step in one.timings], "known": dict(one.known)}
             for one in played
         ],
     }  # fmt: skip
@@ -177,7 +191,7 @@ def to_data(subject: Subject, played: Sequence[Played]) -> dict[str, Any]:
 
 def from_data(arch: Architecture, data: Mapping[str, Any]) -> tuple[Subject, list[Played]]:
     """What `to_data` wrote, with the architecture of its model. Raises KeyError for what it did not."""
-    kinds = {field.name for field in fields(Resolved)}
+    kinds = {one.name for one in fields(Resolved)}
     known = {name: value for name, value in data["settings"].items() if name in kinds}
     settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     settings["packed"] = Packed(*settings["packed"])
@@ -185,7 +199,7 @@ def from_data(arch: Architecture, data: Mapping[str, Any]) -> tuple[Subject, lis
     played = [
         Played(
             Point(one["name"], one["load"], one["settings"]), one["figures"],
-            tuple(map(Timing.of_row, one["timings"])),
+            tuple(map(Timing.of_row, one["timings"])), one.get("known", {}),
         )
         for one in data["points"]
     ]  # fmt: skip

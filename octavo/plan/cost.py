@@ -12,6 +12,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from operator import mul
 from pathlib import Path
 from typing import NamedTuple
@@ -29,11 +30,12 @@ CPU_BYTES_S, CPU_FLOPS = 9e9, 60e9  # of one core, where nothing better is known
 STEP_S = {"cuda": 250e-6, "cpu": 300e-6}  # outside the layers: the host's part that is not hidden, sampling, copies
 LAYER_S = {"cuda": 9e-6, "cpu": 20e-6}  # a layer's start of work that no rate explains: launches and their tails
 GRAPH_S = 400e-6  # of the host, to plan, launch and commit a step that is a recorded graph
+PASS_S = 2.4e-3  # ... one whose pass is (measured beside an H200)
 EAGER_LAYER_S = {"cuda": 600e-6, "cpu": 0.0}  # of the host, to launch a layer of any other step (measured beside an H200)
 WORKER_LAYER_S = {"cuda": 100e-6, "cpu": 0.0}  # of a worker in a process of its own, to do so, as far as the steps before do not hide it
 HOST_SEQUENCE_S, HOST_TOKEN_S = 2e-6, 20e-9  # of the host, for each sequence and each prompt token
 SEQUENCE_S = 1e-6  # host and sampling, for each sequence of a step
-KNEE = 1.2  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
+KNEE = 1.5  # exponent of the norm that joins the time for reading weights and the time for products (measured on H200, bfloat16)
 FEW_TOKENS = 8
 LINK_BYTES_S, LINK_SHARE, LINK_S = 300e9, 2 / 3, 8e-6  # of an all-reduce in one host: where links are not known, of theirs, its start
 
@@ -51,10 +53,20 @@ class Terms(NamedTuple):
     sequences: float
     collectives: float  # between ranks that share each layer
     eager: float = 0.0  # launching a step that is no recorded graph, by workers of their own, as far as that is longer than all else
+    parts: float = 0.0  # what a step costs more that is not one graph as a whole: its sampling, and what lies between
+    launched: float = 0.0  # and one whose pass is no graph either: the device waits for its operations here and there (else `eager`)
 
 
 COMMON = Terms(step=1.0, weights=1.13, products=1.3, few=0.0, attention=2.0, kv=1.25, activations=1.25, sequences=1.0, collectives=1.0,
-               eager=1.0)  # fmt: skip
+               eager=1.0, parts=1.0, launched=4.0)  # fmt: skip
+
+
+class Recorded(Enum):
+    """What of a step is a graph."""
+
+    WHOLE = "whole"
+    PASS = "pass"  # the model's, without the sampling
+    NOTHING = "nothing"
 
 
 class StepTimes(NamedTuple):
@@ -67,7 +79,8 @@ class StepTimes(NamedTuple):
 class Launch(NamedTuple):
     """What the host takes from one result to having launched the next step, in seconds."""
 
-    graph_s: float  # a step that is a recorded graph
+    graph_s: float  # a step that is a recorded graph as a whole
+    pass_s: float  # one whose pass is
     eager_s: float  # any other
     sequence_s: float  # for each sequence
     token_s: float  # for each prompt token
@@ -77,12 +90,16 @@ class Launch(NamedTuple):
         """A guess. Workers in processes of their own launch by themselves: for the host a step is then a message."""
         inline = settings.executor_backend == "uni"
         layers_s = EAGER_LAYER_S[device.kind] * arch.num_layers if inline else 0.0
-        return Launch(GRAPH_S, GRAPH_S + layers_s, HOST_SEQUENCE_S, HOST_TOKEN_S)
+        return Launch(GRAPH_S, PASS_S if inline else GRAPH_S, GRAPH_S + layers_s, HOST_SEQUENCE_S, HOST_TOKEN_S)
 
-    def terms(self, shape: StepShape, graph: bool) -> tuple[float, float, float, float]:
+    def terms(self, shape: StepShape, recorded: Recorded) -> tuple[float, float, float, float, float]:
         """The parts of one step's time."""
-        kind = (self.graph_s, 0.0) if graph else (0.0, self.eager_s)
-        return (*kind, shape.num_sequences * self.sequence_s, shape.prefill_tokens * self.token_s)
+        kinds = (
+            self.graph_s if recorded is Recorded.WHOLE else 0.0,
+            self.pass_s if recorded is Recorded.PASS else 0.0,
+            self.eager_s if recorded is Recorded.NOTHING else 0.0,
+        )
+        return (*kinds, shape.num_sequences * self.sequence_s, shape.prefill_tokens * self.token_s)
 
 
 @dataclass(frozen=True)
@@ -106,6 +123,7 @@ class Roofline:
     on_host: bool = False  # the host itself is the device: it launches a step by running it
     idle_s: float = 0.0  # of the weights, the experts' that one token does not go to,
     passed_over: float = 0.0  # and how likely a token goes past an expert
+    knee: float = KNEE
 
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> Roofline:
@@ -138,36 +156,34 @@ class Roofline:
             collective_s=collectives * LINK_S,
             token_collective_s=collectives * arch.hidden * size * 2 * (ranks - 1) / ranks / link_bytes_s,
             eager_s=0.0 if settings.executor_backend == "uni" else WORKER_LAYER_S[device.kind] * arch.num_layers,
-            **recorded(settings),
+            decode_sizes=decode_sizes(settings),
+            pass_sizes=settings.pass_sizes,
             on_host=settings.device == "cpu" and settings.executor_backend == "uni",
             idle_s=max(0, layers - active) * weight_size / bandwidth,
             passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
         )
 
-    def is_graph(self, shape: StepShape) -> bool:
-        """Whether such a step is a recorded graph."""
-        return self._recorded(shape) > 0
-
-    def _recorded(self, shape: StepShape) -> int:
-        """Tokens of the graph that such a step is padded to; 0 where there is none."""
+    def recorded(self, shape: StepShape) -> tuple[Recorded, int]:
+        """What of such a step is a graph, and the tokens that it is padded to."""
         num_tokens = shape.num_tokens
         if not shape.prefill_tokens and num_tokens == shape.num_sequences:
             at = bisect_left(self.decode_sizes, num_tokens)
             if at < len(self.decode_sizes):
-                return self.decode_sizes[at]
+                return Recorded.WHOLE, self.decode_sizes[at]
         at = bisect_left(self.pass_sizes, num_tokens)
-        return self.pass_sizes[at] if at < len(self.pass_sizes) else 0
+        if at < len(self.pass_sizes):
+            return Recorded.PASS, self.pass_sizes[at]
+        return Recorded.NOTHING, num_tokens
 
     def terms(self, shape: StepShape) -> Terms:
         """What each part of the step needs of the device, at the hardware's best."""
         _, num_sequences, num_sampled, _, prefill_pairs, context = shape
-        padded = self._recorded(shape)
-        num_tokens = padded or shape.num_tokens
+        recorded, num_tokens = self.recorded(shape)
         products_s = num_tokens * self.token_products_s + num_sampled * self.sampled_products_s
         weights_s = self.weights_s
         if self.idle_s:
             weights_s -= self.idle_s * self.passed_over ** max(0, num_tokens - 1)
-        both_s: float = (weights_s**KNEE + products_s**KNEE) ** (1 / KNEE)
+        both_s: float = (weights_s**self.knee + products_s**self.knee) ** (1 / self.knee)
         kv_s = context * self.kv_token_s
         for window, token_s in self.windows:
             kv_s += min(context, window * num_sequences) * token_s
@@ -181,17 +197,20 @@ class Roofline:
             num_tokens * self.token_activations_s,
             num_sequences * self.sequence_s,
             self.collective_s + num_tokens * self.token_collective_s,
+            0.0,
+            self.step_s if recorded is not Recorded.WHOLE else 0.0,
+            self.step_s if recorded is Recorded.NOTHING and not self.eager_s else 0.0,
         )
-        if not self.eager_s or padded:
+        if not self.eager_s or recorded is not Recorded.NOTHING:
             return found
         beside_s = sum([coefficient * term for coefficient, term in zip(COMMON, found)])
         return found._replace(eager=max(0.0, self.eager_s - beside_s))
 
 
-def recorded(settings: Resolved) -> dict[str, tuple[int, ...]]:
-    """Which steps these settings record."""
+def decode_sizes(settings: Resolved) -> tuple[int, ...]:
+    """Sequences of the steps of decodes that these settings record as a whole."""
     whole = settings.graph_sizes if settings.graph_mode != "PIECEWISE" else ()
-    return {"decode_sizes": tuple(size for size in whole if size <= settings.max_num_seqs), "pass_sizes": settings.pass_sizes}
+    return tuple(size for size in whole if size <= settings.max_num_seqs)
 
 
 def rates(device: Device, dtype: str) -> tuple[float, float]:
@@ -231,7 +250,7 @@ class CostModel:
     def launch_s(self, shape: StepShape) -> float:
         if self.roofline.on_host:
             return self.device_s(shape)
-        return sum(self.launch.terms(shape, self.roofline.is_graph(shape)))
+        return sum(self.launch.terms(shape, self.roofline.recorded(shape)[0]))
 
     def times(self, shape: StepShape) -> StepTimes:
         device_s = self.device_s(shape)
@@ -303,5 +322,6 @@ def cost_model(arch: Architecture, settings: Resolved, device: Device, folders: 
             except ValueError as error:  # of an earlier version, say: what it knew has to be measured anew, and all else can go on
                 log.warning("%s", error)
             else:
-                return replace(model, roofline=replace(model.roofline, **recorded(settings)))
+                sizes = {"decode_sizes": decode_sizes(settings), "pass_sizes": settings.pass_sizes}
+                return replace(model, roofline=replace(model.roofline, **sizes))
     return CostModel.of(arch, settings, device)

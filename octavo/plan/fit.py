@@ -20,6 +20,8 @@ PULL = 1e-4  # weight of the common coefficients against the data's: it decides 
 ROUNDS = 8  # of weighing residuals anew
 SWEEPS = 400
 CLOSE = 1e-5  # of a coefficient: a sweep that moves none by more is the last
+TRIED = 1500  # steps that are looked at where several models are tried
+KNEES = (1.2, 1.5, 2.0, 3.0)
 EAGER_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of a worker's usual time to launch a step
 HUBER = 2.0  # residuals over so many standard deviations count less
 INERTIA = 0.05  # weight of a row that is inside of its bounds: so that it does not swing from one side to the other
@@ -61,18 +63,24 @@ def fit(first: CostModel, timings: Sequence[Timing]) -> CostModel:
     timings = [timing for timing in timings if _bounds(roofline, timing)[1] > 0]
     if not timings:
         raise ValueError("there is no timing to fit to")
-    if not roofline.eager_s:
-        return fit_terms(first, timings)
-    # How long a worker takes to launch a step enters as the larger of two times, which no least squares can find: so a few are tried.
-    tried = [fit_terms(replace(first, roofline=replace(roofline, eager_s=roofline.eager_s * share)), timings) for share in EAGER_SHARES]
-    return min(tried, key=lambda model: judge(model, timings)["mean"])
+    few = timings[:: -(-len(timings) // TRIED)]
+
+    def better(rooflines: Iterable[Roofline]) -> Roofline:
+        return min(rooflines, key=lambda one: judge(fit_terms(replace(first, roofline=one), few), few)["weighted"])
+
+    # How long a worker takes to launch a step, and how far reading weights hides products, enter as the larger of two times, which no least
+    # squares can find: so a few are tried.
+    if roofline.eager_s:
+        roofline = better(replace(roofline, eager_s=roofline.eager_s * share) for share in EAGER_SHARES)
+    roofline = better(replace(roofline, knee=knee) for knee in KNEES)
+    return fit_terms(replace(first, roofline=roofline), timings)
 
 
 def fit_terms(first: CostModel, timings: Sequence[Timing]) -> CostModel:
     """As `fit`, with the roofline as it is. Every timing is longer than 0, and there is one."""
     roofline = first.roofline
     device = [_Row(roofline.terms(one.shape), *_bounds(roofline, one)) for one in timings]
-    host = [_Row(first.launch.terms(one.shape, roofline.is_graph(one.shape)), one.launch_s, one.launch_s) for one in timings]
+    host = [_Row(first.launch.terms(one.shape, roofline.recorded(one.shape)[0]), one.launch_s, one.launch_s) for one in timings]
     host = [row for row in host if row.most_s > 0 and not roofline.on_host]
     launch = first.launch
     if host:
@@ -148,8 +156,9 @@ def _solve(
 
 
 def judge(model: CostModel, timings: Iterable[Timing]) -> Mapping[str, float]:
-    """Errors on steps: mean, median and 90th percentile of their size, relative to the step; bias is that of the total time. A device's
-    time that is only known between bounds is right within them. The host's times have a median and a bias of their own."""
+    """Errors on steps: mean, median and 90th percentile of their size, relative to the step; bias is that of the total time, and `weighted`
+    the sum of their sizes over it. A device's time that is only known between bounds is right within them. The host's times have a median
+    and a bias of their own."""
     device: list[tuple[float, float]] = []
     host: list[tuple[float, float]] = []
     for one in timings:
@@ -166,6 +175,7 @@ def judge(model: CostModel, timings: Iterable[Timing]) -> Mapping[str, float]:
         "median": errors[len(errors) // 2],
         "p90": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
         "bias": sum(off for off, _ in device) / sum(seconds for _, seconds in device),
+        "weighted": sum(abs(off) for off, _ in device) / sum(seconds for _, seconds in device),
         "launch_median": launch[len(launch) // 2],
         "launch_bias": sum(off for off, _ in host) / (sum(seconds for _, seconds in host) or 1.0),
     }

@@ -10,7 +10,8 @@ from octavo.plan.fit import Timing
 
 KEPT = 8192
 COLUMNS = len(StepShape._fields) + 3
-LATE_S = 100e-6  # who gets a result sooner than this has not waited for it
+LATE_S = 100e-6  # who gets a result sooner than this has not waited for it, ...
+LATE_SHARE = 0.05  # ... or sooner than this share of what the host did since the last result: reading takes longer after a long launch
 TAIL = 0.1  # share of the time of a launch: a device that has ended sooner after it was kept waiting by the launch
 
 
@@ -58,7 +59,7 @@ class StepLog:
         assert self._since_s is not None, "a step begins before it ends"
         earliest_s, latest_s = (max(free_s, launched.begin_s) for free_s in self._free_s)
         launch_s = launched.end_s - launched.begin_s
-        late = now_s - self._worked_s < LATE_S
+        late = now_s - self._worked_s < max(LATE_S, LATE_SHARE * (self._worked_s - self._since_s))
         hidden = late or now_s - launched.end_s < TAIL * launch_s
         at = self.num_steps % self._kept * COLUMNS
         bounds = (now_s - earliest_s, 0.0 if hidden else now_s - latest_s)

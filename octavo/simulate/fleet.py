@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
 
 from octavo.config.resolved import Resolved
+from octavo.core.budget import Seconds
 from octavo.core.kv.layout import KVLayout
 from octavo.core.router import Router
 from octavo.simulate.load import Arrival, Load
@@ -150,14 +151,16 @@ def simulate(
     num_replicas: int = 1,
     affinity: int = 0,
     exact: int = EXACT_REPLICAS,
+    foreseen: Seconds | None = None,
 ) -> tuple[Record, int]:
-    """Serve a load with `num_replicas` replicas; above `exact` of them, its fair part with `exact`. Also gives how many were simulated."""
+    """Serve a load with `num_replicas` replicas; above `exact` of them, its fair part with `exact`. Also gives how many were simulated.
+    `foreseen`: what the engines take a step to last, where they know it less well."""
     simulated = min(num_replicas, exact)
     if simulated < num_replicas:
         load = load.part(simulated, num_replicas)
 
     def run(load: Load, settings: Resolved) -> Record:
-        return Fleet(load, [Replica(settings, layout, times) for _ in range(simulated)], Router(simulated, affinity)).run()
+        return Fleet(load, [Replica(settings, layout, times, foreseen) for _ in range(simulated)], Router(simulated, affinity)).run()
 
     if settings.enable_prefix_caching and not load.shares:
         # Nobody can find what another has computed. Then names of prefixes decide nothing and need not be made, which is a third of the

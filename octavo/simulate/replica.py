@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from octavo.config.resolved import Resolved
-from octavo.core.budget import step_budget
+from octavo.core.budget import Seconds, step_budget
 from octavo.core.kv.cache import KVCache
 from octavo.core.kv.layout import KVLayout
 from octavo.core.plan import Plan, StepOutput, StepShape
@@ -28,8 +28,9 @@ class Replica:
     The model repeats a prompt's last token, so what it says is known without a device.
     """
 
-    def __init__(self, settings: Resolved, layout: KVLayout, times: Times) -> None:
-        budget = step_budget(settings, lambda shape: max(times(shape)))
+    def __init__(self, settings: Resolved, layout: KVLayout, times: Times, foreseen: Seconds | None = None) -> None:
+        """`foreseen`: what the engine takes a step to last, where that is not how long it does."""
+        budget = step_budget(settings, foreseen or (lambda shape: max(times(shape))))
         self.scheduler = Scheduler(settings, KVCache(layout, settings.enable_prefix_caching), budget=budget)
         self.now_s = 0.0
         self.busy_s = 0.0  # of the device

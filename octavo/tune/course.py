@@ -114,7 +114,7 @@ class Predictor:
     def _model_of(self, subject: Subject) -> CostModel:
         """Other formats move other numbers of bytes, at the same coefficients."""
         roofline = Roofline.of(subject.arch, subject.settings, subject.device)
-        return replace(self.model, roofline=replace(roofline, eager_s=self.model.roofline.eager_s))
+        return replace(self.model, roofline=replace(roofline, eager_s=self.model.roofline.eager_s, knee=self.model.roofline.knee))
 
 
 def tune(machine: Machine, task: Task, first: CostModel, told: Told, say: Callable[[str], None]) -> Outcome:

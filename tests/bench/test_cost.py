@@ -18,7 +18,7 @@ from tests.bench.timed import Machine
 from tests.plan.checkpoints import QWEN3_06B
 
 TERMS = Terms(1.5, 1.4, 1.7, few=0.5, attention=3.0, kv=1.6, activations=0.4, sequences=4.0, collectives=1.0, eager=1.0)
-LAUNCH = Launch(graph_s=0.3e-3, eager_s=12e-3, sequence_s=5e-6, token_s=1e-7)
+LAUNCH = Launch(graph_s=0.3e-3, pass_s=2e-3, eager_s=12e-3, sequence_s=5e-6, token_s=1e-7)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.core.plan import StepShape
-from octavo.plan.cost import COMMON, CostKey, CostModel, Launch, Roofline, StepTimes, Terms, cost_model, load, save
+from octavo.plan.cost import COMMON, CostKey, CostModel, Launch, Recorded, Roofline, StepTimes, Terms, cost_model, load, save
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit, judge
 from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
@@ -142,7 +142,7 @@ def test_bounds_count_only_where_they_are_missed():
 def test_the_host_s_times_are_found_beside_the_device_s():
     arch, settings, device = parts(LLAMA3_8B)
     guess = CostModel.of(arch, replace(settings, pass_sizes=()), device)  # so that mixed steps are launched, of whatever size
-    true = replace(guess, launch=Launch(3e-4, 2e-2, 4e-6, 1e-7))
+    true = replace(guess, launch=Launch(3e-4, 2e-3, 2e-2, 4e-6, 1e-7))
     seen = [one._replace(launch_s=true.launch_s(one.shape)) for one in timings(TRUTH, noise=0.02)]
     found = fit(guess, seen)
     for shape in (decode(8, 500), decode(200, 500), prefill(500)):
@@ -157,7 +157,7 @@ def test_small_steps_of_any_kind_are_graphs_where_their_passes_are_recorded():
     for mode, small, decodes in (("FULL", True, True), ("PIECEWISE", True, False), ("FULL_DECODE_ONLY", False, True)):
         known = EngineConfig.from_flags(cudagraph_mode=mode)
         found = Roofline.of(arch, resolve(known, LLAMA3_8B, device), device)
-        assert [found.is_graph(shape) for shape in (prefill(500), prefill(2000))] == [small, False], mode
+        assert [found.recorded(shape)[0] is not Recorded.NOTHING for shape in (prefill(500), prefill(2000))] == [small, False], mode
         assert (len(found.decode_sizes) > 0) == decodes, mode
 
 
@@ -179,6 +179,16 @@ def test_a_host_that_is_the_device_launches_for_as_long_as_a_step_takes():
     assert host.times(decode(4, 100)) == StepTimes(seconds, seconds)
     late = [one._replace(least_s=0.0, seconds=2 * one.seconds, launch_s=one.seconds) for one in timings(TRUTH, noise=0.02)]
     assert judge(fit(host, late), late)["median"] < 0.03, "nobody waits for its results, so there are no bounds"
+
+
+@pytest.mark.parametrize("knee", [1.2, 3.0])
+def test_how_far_reading_weights_hides_products_is_found(knee: float):
+    guess = costs()
+    true = replace(guess, roofline=replace(guess.roofline, knee=knee), coefficients=TRUTH)
+    shapes = [prefill(size) for size in range(50, 4000, 50)] + [decode(size, 300) for size in range(1, 256)]
+    found = fit(guess, [Timing.exact(shape, true.device_s(shape)) for shape in shapes])
+    assert (found.roofline.knee < 2) == (knee < 2)
+    assert judge(found, [Timing.exact(shape, true.device_s(shape)) for shape in shapes])["weighted"] < 0.02
 
 
 def test_stray_steps_do_not_move_it():
@@ -203,7 +213,7 @@ def test_nothing_to_fit_to_is_an_error():
 def test_a_model_is_found_again_by_its_key_only(tmp_path: Path):
     arch, settings, device = parts(GEMMA3_1B)
     key = CostKey.of(arch, settings, device)
-    model = CostModel(Roofline.of(arch, settings, device), Launch(1e-3, 2e-2, 1e-6, 1e-7), TRUTH, "a test")
+    model = CostModel(Roofline.of(arch, settings, device), Launch(1e-3, 2e-3, 2e-2, 1e-6, 1e-7), TRUTH, "a test")
     save(tmp_path / key.file_name, key, model, {"median": 0.01})
     assert load(tmp_path / key.file_name, key) == model
     assert cost_model(arch, settings, device, (tmp_path / "none", tmp_path)) == model

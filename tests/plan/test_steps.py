@@ -125,6 +125,22 @@ def test_a_launch_is_charged_to_the_step_that_is_launched():
     assert (four.least_s, four.seconds) == pytest.approx((0.005, 0.005))
 
 
+def test_reading_a_result_takes_longer_after_a_long_launch():
+    """A decode of 5 ms had ended long before its result was read, 0.4 ms after the 20 ms that it took to launch the next step."""
+    log = StepLog()
+    log.begin(0.0)
+    first = log.launched(0.001)
+    log.begin(0.001)
+    second = log.launched(0.021)
+    log.end(DECODE, first, 0.0214)
+    log.begin(0.0214)
+    log.launched(0.0216)
+    log.end(MIXED, second, 0.030)
+    one, two = log.timings()
+    assert (one.least_s, one.seconds) == pytest.approx((0.0, 0.0214))
+    assert (two.least_s, two.seconds) == pytest.approx((0.030 - 0.0214, 0.029))
+
+
 def test_a_device_that_waits_for_a_launch_shows_no_time_of_its_own():
     log = StepLog()
     log.begin(0.0)

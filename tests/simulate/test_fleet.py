@@ -141,6 +141,23 @@ def test_a_trace_says_who_goes_first(policy: str, tmp_path: Path):
     assert ended.index(20) == (10 if policy == "fcfs" else 1), "the one that runs is not interrupted"
 
 
+def test_a_target_is_aimed_at_by_what_the_engine_foresees():
+    """An engine that takes steps to last half as long as they do reads twice as much in each."""
+    settings = replace(SETTINGS, target_itl_s=0.05, max_num_batched_tokens=2048, max_model_len=4096)
+    layout = make_layout(4096, 16)
+
+    def seconds(shape: StepShape) -> float:
+        return 0.01 + 1e-4 * shape.num_tokens
+
+    def gap_s(share: float) -> float:
+        load = Synthetic((Kind(1500, 100),), rate=1.0, duration_s=60.0)
+        record, _ = simulate(load, settings, layout, device_only(seconds), foreseen=lambda shape: share * seconds(shape))
+        return summarize(record)["itl_s"]["p99"]
+
+    assert gap_s(1.0) == pytest.approx(0.045, rel=0.1)
+    assert gap_s(0.5) == pytest.approx(0.09, rel=0.1)
+
+
 def test_what_can_never_run_is_counted_as_refused():
     record, _ = simulate(Synthetic((Kind(300, 4, 0.5), Kind(30, 4, 0.5)), rate=20, duration_s=3), SETTINGS, LAYOUT, times)
     found = summarize(record)
