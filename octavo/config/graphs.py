@@ -8,7 +8,9 @@ from octavo.plan.devices import Device
 
 GRAPH_LIMIT = 512  # largest batch, in tokens, that is recorded by default
 SHARED_GRAPH_LIMIT = 1024  # and where ranks share each layer: a rank whose launches are late keeps all others waiting
-PASS_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024)  # tokens; from there the device takes longer than launching
+# Tokens. Below some 200 a pass takes as long as reading the weights, so a few sizes do; above the last one the device takes longer than
+# launching, even where others keep the host from it for half of the time.
+PASS_SIZES = (32, *range(128, 1409, 128))
 FEW = (1, 2, 4, 8)  # where passes stand in for decode steps too
 
 

@@ -21,7 +21,7 @@ from octavo.plan.kv import kv_specs, rank_layout
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
 GRAPH_BYTES = 8 * MIB  # a captured graph
-MOST_PASSES = 26  # captured passes over steps that are not all decodes: those of every size that is recorded by default
+MOST_PASSES = 24  # captured passes over steps that are not all decodes: those of every size that is recorded by default
 ROW_BYTES = 76  # counters and sampling state of a sequence
 NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary
 TOKEN_BYTES = 64  # of a step's batch: token, position, slot, owner

@@ -340,7 +340,7 @@ def test_replicas_in_lock_step_record_passes_and_no_whole_steps() -> None:
     flags = {"data_parallel_size": 2, "enable_expert_parallel": True}
     gpus = decide(flags, QWEN3_30B_A3B, Device.named("h200"))
     assert gpus.graph_mode == "PIECEWISE"
-    assert gpus.pass_sizes[:5] == (1, 2, 4, 8, 16)
+    assert gpus.pass_sizes[:5] == (1, 2, 4, 8, 32)
     assert decide({**flags, "cudagraph_mode": "NONE"}, QWEN3_30B_A3B, Device.named("h200")).pass_sizes == ()
 
 
