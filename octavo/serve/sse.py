@@ -21,12 +21,13 @@ def named_event(name: str, value: object) -> bytes:
 
 
 class TextTemplate:
-    """A chunk of which only the text changes: encoded once, so that a token costs the encoding of its text alone."""
+    """A chunk of which only the text changes: encoded once, so that a token costs the encoding of its text alone. The text may stand in it
+    more than once, as under several names."""
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("_around",)
 
     def __init__(self, chunk: Callable[[str], msgspec.Struct]) -> None:
-        self._head, self._tail = event(chunk(MARK)).split(encode(MARK))
+        self._around = event(chunk(MARK)).split(encode(MARK))
 
     def event(self, text: str) -> bytes:
-        return self._head + encode(text) + self._tail
+        return encode(text).join(self._around)

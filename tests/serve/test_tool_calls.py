@@ -107,6 +107,15 @@ async def test_reasoning_is_told_apart_and_can_be_left_out() -> None:
         assert joined(events)[:2] == ("Yes", "")
 
 
+async def test_reasoning_is_streamed_token_by_token_under_both_names() -> None:
+    async with client(Script(["I", " th", "ink", " so", "</thi", "nk>", "\nYes", "!"]), reasoning_parser="deepseek_r1") as api:
+        events = await api.events(CHAT, {"messages": HELLO})
+        assert joined(events)[:2] == ("Yes!", "I think so")
+        deltas = [event["choices"][0]["delta"] for event in events]
+        assert [delta.get("reasoning") for delta in deltas] == [delta.get("reasoning_content") for delta in deltas]
+        assert sum("reasoning" in delta for delta in deltas) == 4
+
+
 async def test_control_tokens_are_shown_to_the_formats_that_need_them() -> None:
     async with client(Script(["a", END_OF_TURN, "b"]), reasoning_parser="qwen3") as api:
         await api.post(CHAT, {"messages": HELLO})
