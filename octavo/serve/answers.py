@@ -118,8 +118,9 @@ class Call:
             choice = place * n + index
             if plain:
                 write(self._content(choice, text))
-            elif parts := self.shape.parts(choice, text):
-                write(b"".join([self._part(choice, part) for part in parts]))
+                return
+            for part in self.shape.parts(choice, text):
+                write(self._part(choice, part))
 
         states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
         await self.front.tell(states, tell, tell_text if self.shape.by_text and not running_usage else None)

@@ -81,6 +81,7 @@ class ChatShape:
 
     def __init__(self, front: Front, body: ChatBody, form: AnswerFormat, request_id: str) -> None:
         self._form = form
+        self.plain = form.plain
         self._request_id = request_id
         self._with_reasoning = body.include_reasoning is not False
         self._readers: dict[int, AnswerReader] = {}  # of a stream, by the choice's number
@@ -93,10 +94,6 @@ class ChatShape:
     @property
     def by_text(self) -> bool:
         return self._num_alternatives is None and not self._with_ids
-
-    @property
-    def plain(self) -> bool:
-        return self._form.plain
 
     def choice(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct:
         reader = self._form.reader()
@@ -143,7 +140,7 @@ class ChatShape:
         return choices
 
     def parts(self, index: int, text: str, last: bool = False) -> Sequence[Part]:
-        if self._form.plain:
+        if self.plain:
             return [Content(text)] if text else []
         reader = self._readers.get(index)
         if reader is None:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]  # suspended while more text is needed
 Say = Callable[[str], object]
 
-STRUCTURE = re.compile(r'["{}\[\]]')
-STRING_END = re.compile(r'["\\]')
+BETWEEN_STRINGS = re.compile(r'[^"{}\[\]]*')
+INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # up to its end, or to a backslash that is the text's last character
 SCALAR_END = re.compile(r"[\s,}\]]")
 NAME_END = re.compile(r"[^\w.\-]")
 SPACE_END = re.compile(r"\S")
@@ -118,21 +118,27 @@ class Reader:
 
     # ---- reading
 
-    def _more(self) -> Reading[bool]:
-        """Waits for more text; False: none will come."""
-        if self.ended:
-            self._starved = True
-            return False
-        yield
-        return True
+    def _is_over(self) -> bool:
+        """Whether no more text will come, now that it is needed; if not, `yield` waits for it (a generator that waits would cost each token
+        a generator)."""
+        self._starved = self.ended
+        return self.ended
 
     def rest(self, say: Say) -> Reading[None]:
         """All that is left."""
         while True:
-            say(self._text[self._at :])
-            self._at = len(self._text)
-            if not (yield from self._more()):
+            self._say_all(say)
+            if self._is_over():
                 return
+            yield
+
+    def _say_all(self, say: Say) -> None:
+        self._say_to(len(self._text), say)
+
+    def _say_to(self, at: int, say: Say) -> None:
+        if self._at < at:
+            say(self._text[self._at : at])
+            self._at = at
 
     def text_until(self, marker: str, say: Say) -> Reading[bool]:
         """The text before `marker`, without white space at its end; reads past the marker, which may still be refused. False: there is
@@ -144,7 +150,7 @@ class Reader:
             sure = self._text[self._at : len(self._text) - overlap(self._text, marker, self._at)].rstrip()
             say(sure)
             self._at += len(sure)
-            yield from self._more()
+            yield
         sure = self._text[self._at : found].rstrip()
         say(sure)
         self._mark = (self._at + len(sure), found + len(marker))
@@ -158,8 +164,9 @@ class Reader:
             sure = len(self._text) if self.ended else len(self._text) - overlap(self._text, marker, self._at)
             taken.append(self._text[self._at : sure])
             self._at = sure
-            if not (yield from self._more()):
+            if self._is_over():
                 return None
+            yield
         taken.append(self._text[self._at : found])
         self._at = found + len(marker)
         return "".join(taken)
@@ -167,15 +174,17 @@ class Reader:
     def peek(self) -> Reading[str]:
         """The next character; empty at the end."""
         while self._at == len(self._text):
-            if not (yield from self._more()):
+            if self._is_over():
                 return ""
+            yield
         return self._text[self._at]
 
     def take(self, literal: str) -> Reading[bool]:
         """Reads past `literal` if it comes next."""
         while not self._text.startswith(literal, self._at):
-            if not literal.startswith(self._text[self._at :]) or not (yield from self._more()):
+            if not literal.startswith(self._text[self._at :]) or self._is_over():
                 return False
+            yield
         self._at += len(literal)
         return True
 
@@ -202,41 +211,33 @@ class Reader:
         Only strings and brackets are followed; whether what they hold is valid is for the reader of the value.
         """
         first = yield from self.peek()
-        if first == '"':
-            return (yield from self._json_string(say))
         if first and first in "-0123456789tfn":
             yield from self.run(SCALAR_END, say)
             return True
-        if not first or first not in "{[":
+        if not first or first not in '"{[':
             return False
-        depth = 0
+        depth, inside = 0, False  # brackets that are open; a string
+        text, at = self._text, self._at  # read up to here, told up to `self._at`
         while True:
-            yield from self.run(STRUCTURE, say)
-            found = yield from self.peek()
-            if not found:
-                return False
-            if found == '"':
-                if not (yield from self._json_string(say)):
+            found = (INSIDE_STRING if inside else BETWEEN_STRINGS).match(text, at)
+            assert found is not None, "both match nothing too"
+            at = found.end()
+            if at == len(text) or text[at] == "\\":
+                if self._is_over():
+                    self._say_all(say)
                     return False
+                self._say_to(at, say)
+                yield
+                text, at = self._text, self._at
                 continue
-            self.one(say)
-            depth += 1 if found in "{[" else -1
-            if depth == 0:
+            mark, at = text[at], at + 1
+            if mark == '"':
+                inside = not inside
+            else:
+                depth += 1 if mark in "{[" else -1
+            if depth == 0 and not inside:
+                self._say_to(at, say)
                 return True
-
-    def _json_string(self, say: Say) -> Reading[bool]:
-        self.one(say)  # the opening quote
-        while True:
-            yield from self.run(STRING_END, say)
-            found = yield from self.peek()
-            if not found:
-                return False
-            self.one(say)
-            if found == '"':
-                return True
-            if not (yield from self.peek()):  # the escaped character
-                return False
-            self.one(say)
 
     def one(self, say: Say) -> None:
         """The next character, which `peek` has shown to be there."""
@@ -246,12 +247,11 @@ class Reader:
     def run(self, end: re.Pattern[str], say: Say) -> Reading[None]:
         """The text before the first `end`."""
         while (found := end.search(self._text, self._at)) is None:
-            say(self._text[self._at :])
-            self._at = len(self._text)
-            if not (yield from self._more()):
+            self._say_all(say)
+            if self._is_over():
                 return
-        say(self._text[self._at : found.start()])
-        self._at = found.start()
+            yield
+        self._say_to(found.start(), say)
 
 
 class AnswerReader:
