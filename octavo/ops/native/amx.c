@@ -126,7 +126,7 @@ INLINE vf code_of(vu four, int i, int packing) {
 }
 
 /* A panel as [k / 2, 16, 2] bf16. */
-INLINE void spread_panel(const struct packed *a, int packing, int64_t panel, char *to) {
+INLINE void widen_codes(const struct packed *a, int packing, int64_t panel, char *to) {
     int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH;
     const uint8_t *codes = a->codes + panel * groups * code_bytes;
     const uint16_t *scales = a->scales + panel * groups * numbers;
@@ -148,11 +148,11 @@ INLINE void spread_panel(const struct packed *a, int packing, int64_t panel, cha
         }
 }
 
-static void spread(const struct packed *a, int64_t panel, char *to) {
+static void widen_panel(const struct packed *a, int64_t panel, char *to) {
     switch (a->packing) {
-    case BITS8: spread_panel(a, BITS8, panel, to); break;
-    case BITS4: spread_panel(a, BITS4, panel, to); break;
-    default: spread_panel(a, BITS4_OFFSET, panel, to); break;
+    case BITS8: widen_codes(a, BITS8, panel, to); break;
+    case BITS4: widen_codes(a, BITS4, panel, to); break;
+    default: widen_codes(a, BITS4_OFFSET, panel, to); break;
     }
 }
 
@@ -217,9 +217,9 @@ static void packed_tiles(struct lane *lane, const void *args) {
     for (; item < first + across * down; item = lane_claim(lane)) {
         int64_t panel = (item - first) % across * side, m = (item - first) / across * PASSING, rows = least(PASSING, a->m - m);
         int64_t other = a->gate ? panel + total : panel + 1;
-        spread(a, panel, weights);
+        widen_panel(a, panel, weights);
         if (a->gate || other < total) {
-            spread(a, other, weights + panel_bytes);
+            widen_panel(a, other, weights + panel_bytes);
             packed_pass(2, a, x + m * step, step, weights, panel, m, rows);
         } else {
             packed_pass(1, a, x + m * step, step, weights, panel, m, rows);
