@@ -16,6 +16,7 @@ from octavo.bench.replay import Inbox, Player
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
+from octavo.core.budget import Seconds
 from octavo.engine.loop import EngineLoop
 from octavo.plan.cost import CostKey, CostModel, save
 from octavo.plan.devices import Device
@@ -144,11 +145,11 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
 
 
 def simulated(
-    subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None, foreseen: CostModel | None = None
+    subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None, foreseen: Seconds | None = None
 ) -> Record:
     """The same load in the simulator; `foreseen` is what the engine knew of steps, if not `model`."""
     settings = settings or subject.settings
-    return simulate(load, settings, kv_layout(subject.arch, settings), model.times, foreseen=foreseen and foreseen.seconds)[0]
+    return simulate(load, settings, kv_layout(subject.arch, settings), model.times, foreseen=foreseen)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users, warm_up
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Packed, Resolved
+from octavo.core.budget import Seconds
 from octavo.plan.cost import CostModel, Launch, Terms
 from octavo.plan.devices import Device
 from octavo.plan.fit import Timing, fit
@@ -77,7 +78,7 @@ class Bench:
         loop, _ = self.llm.inside
         loop.adjust(replace(self.subject.settings, **point.settings))
         measured: Measured = play(self.llm, point.make, self.vocab_size)
-        known = told_of(loop.costs.model) if loop.costs else {}
+        known = {**told_of(loop.costs.model), "caution": loop.costs.caution.factor} if loop.costs else {}
         self.played.append(Played(point, summarize(measured.record), measured.timings, known))
         self._told(self.played)
         return measured.record
@@ -123,8 +124,8 @@ def fit_to(subject: Subject, played: Iterable[Played]) -> CostModel:
 
 def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
     """What was measured, what the simulator says, and how far that is off."""
-    foreseen = model_of(subject.costs, one.known) if one.known else None
-    record = simulated(subject, model, one.point.make(), replace(subject.settings, **one.point.settings), foreseen)
+    settings = replace(subject.settings, **one.point.settings)
+    record = simulated(subject, model, one.point.make(), settings, foreseen(subject, one.known) if one.known else None)
     guess = summarize(record)
     real, found = figures(one.figures), figures(guess)
     names = WHILE_WAITING if one.point.closed else tuple(COMPARED)
@@ -140,6 +141,12 @@ def model_of(first: CostModel, told: Mapping[str, Any]) -> CostModel:
     """The model that `told_of` tells of, for the same settings as `first`."""
     roofline = replace(first.roofline, knee=told["knee"])
     return replace(first, roofline=roofline, coefficients=Terms(**told["coefficients"]), launch=Launch(**told["launch"]), origin="told")
+
+
+def foreseen(subject: Subject, known: Mapping[str, Any]) -> Seconds:
+    """What an engine takes steps to last that knows this."""
+    model = model_of(subject.costs, known)
+    return lambda shape: known["caution"] * model.seconds(shape)
 
 
 def figures(found: Mapping[str, Any]) -> Figures:

@@ -8,6 +8,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.budget import Work
 from octavo.core.plan import StepShape
 from octavo.core.scheduler import Scheduler
+from octavo.engine.caution import Caution
 from octavo.plan.cost import CostModel
 from octavo.plan.fit import fit_terms
 from octavo.plan.steps import StepLog
@@ -18,18 +19,25 @@ FITTED = 256  # steps that a fit looks at: it runs between two steps, and may ta
 
 
 class LearnedCosts:
-    """Seconds of a step's shape. A model that nobody measured is corrected by the engine's log of steps."""
+    """Seconds of a step's shape for a budget to aim by, with caution where steps took longer than foreseen. A model that nobody measured is
+    corrected by the engine's log of steps."""
 
     def __init__(self, model: CostModel, log: StepLog) -> None:
         self.model = model
         self.log = log
+        self.caution = Caution()
         self._next = FIRST if not model.measured else 0  # 0: never
 
     def __call__(self, shape: StepShape) -> float:
         if self._next and self.log.num_steps >= self._next:
             self._next *= 2
             self._learn()
-        return self.model.seconds(shape)
+        return self.caution.factor * self.model.seconds(shape)
+
+    def saw(self, shape: StepShape, seconds: float, target_s: float) -> None:
+        """A step ended so long after the one before it; `target_s` for the gaps between tokens, or 0."""
+        if target_s and shape.prefill_tokens and shape.decode_context:
+            self.caution.saw(self.model.seconds(shape), seconds, target_s)
 
     def longest_s(self, settings: Resolved) -> float:
         """Of a step: as many prompt tokens as one may have, behind as many as a sequence may have."""

@@ -182,6 +182,8 @@ class EngineLoop:
         shape = self.scheduler.flight[0].shape
         seconds = self.step_log.end(shape, launched, now_s)
         self.watch.step(self.scheduler, shape, seconds, now_s)
+        if self.costs is not None:
+            self.costs.saw(shape, seconds, self.scheduler.settings.target_itl_s)
         self.step_tokens.add(shape.num_tokens)
         self.step_sequences.add(shape.num_sequences)
         self._tell(self.scheduler.commit(plan, output, now_s))

@@ -55,6 +55,24 @@ def test_it_learns_from_its_own_steps_unless_it_knows(first: CostModel, measured
     assert (costs.model.coefficients == COMMON) == measured
 
 
+def test_steps_that_took_longer_than_foreseen_make_it_cautious(first: CostModel) -> None:
+    costs = LearnedCosts(replace(first, origin="measured before"), StepLog())
+    shape = StepShape(420, 21, 21, 400, 80_200, 6000)
+    foreseen_s = costs(shape)
+    decode, small = StepShape(20, 20, 20, 0, 0, 6000), StepShape(30, 21, 21, 10, 55, 6000)
+    for number in range(200):
+        late = 1.3 if number % 10 == 0 else 1.1  # one in ten
+        costs.saw(shape, late * foreseen_s, 1.2 * foreseen_s)
+        costs.saw(shape, 5 * foreseen_s, 0.0)  # there is no target
+        costs.saw(shape, 5 * foreseen_s, 0.9 * foreseen_s)  # it was not within the target to begin with
+        costs.saw(decode, 1.0, foreseen_s)
+        costs.saw(small, 1.0, 10.0)
+    assert costs(shape) == pytest.approx(0.9 * 1.3 * foreseen_s)
+    for _ in range(300):
+        costs.saw(shape, 1.05 * foreseen_s, 1.2 * foreseen_s)
+    assert costs(shape) == foreseen_s, "a tenth is left free in any case"
+
+
 @pytest.mark.parametrize(
     ("origin", "flags", "tells"),
     [
