@@ -8,7 +8,7 @@ from octavo.config.resolved import Resolved
 from octavo.core.budget import Work
 from octavo.core.plan import StepShape
 from octavo.core.scheduler import Scheduler
-from octavo.engine.caution import Caution
+from octavo.plan.caution import Caution
 from octavo.plan.cost import CostModel
 from octavo.plan.fit import fit_terms
 from octavo.plan.steps import StepLog
