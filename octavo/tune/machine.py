@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from octavo.bench.cost import Engine, Subject, play
+from octavo.bench.cost import Engine, Subject, play, warm_up
 from octavo.bench.replay import OwnTime
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
@@ -93,6 +93,8 @@ class Machine:
             self._started_with = changes
             if self.own_time:
                 self._engine.inside[0].clock = OwnTime()
+            if settings.pass_sizes:
+                warm_up(self._engine, settings, self.subject.arch.vocab)
             play(self._engine, lambda: self.workload.at(rate, WARM_UP_S), self.subject.arch.vocab)
         self._changes = changes
         return self._engine
