@@ -2,7 +2,7 @@
 
     OUT=/tmp/out python bench/gpu/mla.py     writes mla.json there
 
-`--dry` runs one small case in Triton's interpreter.
+`--dry` runs one small case in Triton's interpreter, `--compile` says what each tuning costs on sm_90, without a card.
 """
 
 from __future__ import annotations
@@ -33,14 +33,20 @@ RANK, ROTATED, BLOCK_TOKENS = (32, 16, 8) if DRY else (512, 64, 16)
 DEVICE = "cpu" if DRY else "cuda"
 DTYPE = torch.float16 if DRY else torch.bfloat16
 CASES = [(2, 40, 16)] if DRY else [(seqs, context, heads) for heads in (16, 128) for context in (512, 4096) for seqs in (1, 64, 256)]
-TUNINGS = {
+WIDE = {  # of 128 heads
     "rule": None,
-    "64 heads, 64 keys": LatentTuning(block_n=64, num_stages=1),
-    "32 heads": LatentTuning(heads=32, num_warps=8),
-    "32 heads, 4 warps": LatentTuning(heads=32, num_warps=4, block_n=16, num_stages=3),
-    "16 heads": LatentTuning(heads=16, num_warps=4, num_stages=3),
-    "16 heads, 16 keys": LatentTuning(heads=16, num_warps=4, block_n=16, num_stages=4, programs=4),
-    "16 heads, 8 warps": LatentTuning(heads=16, num_warps=8, block_n=64, num_stages=2),
+    "not apart": LatentTuning(apart=False),
+    "2 stages": LatentTuning(num_stages=2),
+    "16 keys": LatentTuning(block_n=16, num_stages=4),
+    "64 keys, not apart, 2 stages": LatentTuning(block_n=64, num_stages=2, apart=False),
+    "32 heads": LatentTuning(heads=32),
+}
+NARROW = {  # of 16
+    "rule": None,
+    "not apart": LatentTuning(heads=16, programs=3, num_warps=4, num_stages=2, apart=False),
+    "3 stages": LatentTuning(heads=16, programs=2, num_warps=4, num_stages=3),
+    "16 keys, 3 stages": LatentTuning(heads=16, programs=3, num_warps=4, block_n=16, num_stages=3),
+    "64 keys, 8 warps": LatentTuning(heads=16, programs=2, num_warps=8, block_n=64, num_stages=2),
 }
 
 
@@ -86,7 +92,7 @@ class Case:
 def measure(seqs: int, context: int, heads: int) -> list[dict[str, Any]]:
     case, found = Case(seqs, context, heads), []
     side = None if DRY else torch.cuda.Stream()
-    for name, tuning in TUNINGS.items():
+    for name, tuning in (NARROW if heads <= 16 else WIDE).items():
         row: dict[str, Any] = {"seqs": seqs, "context": context, "heads": heads, "tuning": name, "floor_us": 1e6 * case.floor_s()}
         try:
             backend = TritonLatent(tuning)
@@ -100,7 +106,27 @@ def measure(seqs: int, context: int, heads: int) -> list[dict[str, Any]]:
     return found
 
 
+def compile_all() -> None:
+    from bench.gpu.compiled import compile_for
+    from octavo.attention.triton_latent import tuning_for
+    from octavo.attention.triton_latent_kernels import attend_latent_pieces
+
+    pointers = {name: "*bf16" for name in ("q", "kv", "out")} | {name: "*i32" for name in ("table", "pieces", "arrivals")}
+    types = pointers | {"partial": "*fp32", "stats": "*fp32", "q_stride": "i32:16", "table_stride": "i32", "block_stride": "i32:16"}
+    types |= {"token_stride": "i32:16", "scale": "fp32"}
+    types = {name: types[name] for name in attend_latent_pieces.arg_names if name in types}
+    for heads, tunings in ((128, WIDE), (16, NARROW)):
+        for name, given in tunings.items():
+            t = given or tuning_for(heads, 2, 232_448)
+            fixed = dict(SHARING=t.heads, TOKENS=1, ROWS=t.heads, M=t.heads, RANK=512, ROT=64, RANK_PAD=512, ROT_PAD=64)
+            fixed |= dict(BLOCK_TOKENS=16, BLOCK_N=t.block_n, BLOCK_C=64, PRECISION="tf32", APART=t.apart, PDL=True)
+            cost = compile_for(attend_latent_pieces, types, fixed, num_warps=t.num_warps, num_stages=t.num_stages)
+            print(f"{heads} heads, {name}: {cost}", flush=True)
+
+
 def main() -> None:
+    if "--compile" in sys.argv:
+        return compile_all()
     torch.manual_seed(0)
     found = [row for case in CASES for row in measure(*case)]
     folder = Path(os.environ.get("OUT", "."))
@@ -109,7 +135,7 @@ def main() -> None:
     for row in found:
         timed = f", {row['us']:8.1f} us, {row['share']:4.0%} of the floor" if "us" in row else ""
         said = row.get("failed") or f"error {row['error']:.4f}{timed}"
-        print(f"{row['heads']:4} heads {row['seqs']:4} x {row['context']:5} {row['tuning']:20} floor {row['floor_us']:8.1f} us: {said}")
+        print(f"{row['heads']:4} heads {row['seqs']:4} x {row['context']:5} {row['tuning']:28} floor {row['floor_us']:8.1f} us: {said}")
 
 
 if __name__ == "__main__":

@@ -19,21 +19,22 @@ from octavo.ops.room import power_of_2
 @dataclass(frozen=True)
 class LatentTuning:
     heads: int = 64  # a tile, at most
-    programs: int = 2  # wanted for each multiprocessor
+    programs: int = 1  # wanted for each multiprocessor
     shortest: int = 128  # tokens in a piece, where there are as many
     block_n: int = 32  # tokens at a time
     num_warps: int = 8
-    num_stages: int = 2
+    num_stages: int = 3  # of which the last two are loads on their way
+    apart: bool = True  # warps share the columns of scores
 
 
 def tuning_for(heads: int, element_bytes: int, shared_bytes: int) -> LatentTuning:
     """By what fits into a multiprocessor's shared memory: the queries of a tile, and the vectors of each stage."""
     if element_bytes > 2:
-        return LatentTuning(heads=16, block_n=16, num_warps=4, num_stages=1)
-    if shared_bytes < 160 * 1024:
-        return LatentTuning(heads=16, block_n=16, num_warps=4)
-    if heads <= 16:  # memory decides: more programs, each with more on its way
-        return LatentTuning(heads=16, block_n=32, num_warps=4, num_stages=3)
+        return LatentTuning(heads=16, programs=2, block_n=16, num_warps=4, num_stages=1)
+    if shared_bytes < 216 * 1024:
+        return LatentTuning(heads=16, programs=2, block_n=16, num_warps=4, num_stages=2)
+    if heads <= 16:  # memory decides: more programs
+        return LatentTuning(heads=16, programs=3, block_n=32, num_warps=4, num_stages=2)
     return LatentTuning()
 
 
@@ -117,6 +118,6 @@ def _constants(plan: TritonPlan, q: torch.Tensor, shape: AttentionShape, tuning:
     rank, rotated = shape.head_dim, q.shape[2] - shape.head_dim
     return dict(
         RANK=rank, ROT=rotated, RANK_PAD=max(power_of_2(rank), 16), ROT_PAD=max(power_of_2(rotated), 16), BLOCK_TOKENS=plan.block_tokens,
-        BLOCK_N=tuning.block_n, PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
+        BLOCK_N=tuning.block_n, APART=tuning.apart, PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
         num_warps=tuning.num_warps, num_stages=tuning.num_stages,
     )  # fmt: skip

@@ -30,19 +30,33 @@ def _load_q(q, at, inside, RANK: tl.constexpr, ROT: tl.constexpr, RANK_PAD: tl.c
 def _over_keys(
     begin, end, q_low, q_rot, best, weight, acc, kv, table_row, position, block_stride, token_stride, scale,
     MASKED: tl.constexpr, RANK: tl.constexpr, ROT: tl.constexpr, RANK_PAD: tl.constexpr, ROT_PAD: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
-    """The running softmax over keys begin to end (by BLOCK_N). MASKED: a query sees keys up to its position only."""
+    """The running softmax over keys begin to end (by BLOCK_N). MASKED: a query sees keys up to its position only.
+
+    Where Triton sees that a product follows from another, it gives each warp rows of its own; with more warps than rows several then
+    make the same scores. APART hides it, behind a condition that always holds and a factor between the two products: warps share the
+    scores' columns.
+    """
     c, r = tl.arange(0, RANK_PAD), tl.arange(0, ROT_PAD)
+    n = begin + tl.arange(0, BLOCK_N)
+    block = load_blocks(table_row, n, n < end, BLOCK_TOKENS)
     for start in tl.range(begin, end, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         present = n < end
-        block = load_blocks(table_row, n, present, BLOCK_TOKENS)
         at = block * block_stride + (n % BLOCK_TOKENS) * token_stride
+        block = load_blocks(table_row, n + BLOCK_N, n + BLOCK_N < end, BLOCK_TOKENS)  # for the next step: no load waits for another
         low = tl.load(kv + at[:, None] + c[None, :], mask=present[:, None] & (c < RANK)[None, :], other=0.0).to(q_low.dtype)
         rot = tl.load(kv + at[:, None] + RANK + r[None, :], mask=present[:, None] & (r < ROT)[None, :], other=0.0).to(q_low.dtype)
-        scores = tl.dot(q_low, tl.trans(low), input_precision=PRECISION)
-        scores = tl.dot(q_rot, tl.trans(rot), scores, input_precision=PRECISION) * (scale * 1.4426950408889634)  # base 2
+        factor = scale * 1.4426950408889634  # base 2
+        if APART:
+            scores = tl.zeros([q_low.shape[0], BLOCK_N], tl.float32)
+            if start < end:
+                scores = tl.dot(q_low, tl.trans(low), input_precision=PRECISION) * factor
+                scores += tl.dot(q_rot, tl.trans(rot), input_precision=PRECISION) * factor
+        else:
+            scores = tl.dot(q_low, tl.trans(low), input_precision=PRECISION)
+            scores = tl.dot(q_rot, tl.trans(rot), scores, input_precision=PRECISION) * factor
         visible = present[None, :]
         if MASKED:
             visible = visible & (n[None, :] <= position[:, None])
@@ -83,6 +97,7 @@ def attend_latent_pieces(
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,  # columns merged at a time
     PRECISION: tl.constexpr,
+    APART: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid: (tiles of heads, num_pieces)."""
@@ -104,7 +119,7 @@ def attend_latent_pieces(
     best, weight, acc = _over_keys(
         begin, end, q_low, q_rot, tl.full([M], LOW, tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, RANK_PAD], tl.float32),
         kv, table + row.to(tl.int64) * table_stride, first_position + m // SHARING, block_stride, token_stride, scale,
-        TOKENS > 1, RANK, ROT, RANK_PAD, ROT_PAD, BLOCK_TOKENS, BLOCK_N, PRECISION,
+        TOKENS > 1, RANK, ROT, RANK_PAD, ROT_PAD, BLOCK_TOKENS, BLOCK_N, PRECISION, APART,
     )  # fmt: skip
     out_at = out + (token + m // SHARING).to(tl.int64) * (num_tiles * SHARING * RANK) + head * RANK
     if parts == 1:
@@ -173,6 +188,7 @@ def attend_latent_tiles(
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
+    APART: tl.constexpr,
 ):
     """Grid: (tiles of heads, num_tiles)."""
     tile, num_tiles = tl.program_id(0), tl.num_programs(0)
@@ -189,7 +205,7 @@ def attend_latent_tiles(
     _, weight, acc = _over_keys(
         0, tl.minimum(first_position + count, length), q_low, q_rot, tl.full([M], LOW, tl.float32), tl.zeros([M], tl.float32),
         tl.zeros([M, RANK_PAD], tl.float32), kv, table + row.to(tl.int64) * table_stride, first_position + m // SHARING,
-        block_stride, token_stride, scale, BLOCK_Q > 1, RANK, ROT, RANK_PAD, ROT_PAD, BLOCK_TOKENS, BLOCK_N, PRECISION,
+        block_stride, token_stride, scale, BLOCK_Q > 1, RANK, ROT, RANK_PAD, ROT_PAD, BLOCK_TOKENS, BLOCK_N, PRECISION, APART,
     )  # fmt: skip
     out_at = out + (token + m // SHARING).to(tl.int64) * (num_tiles * SHARING * RANK) + head * RANK
     result = (acc / tl.where(weight > 0, weight, 1.0)[:, None]).to(out.dtype.element_ty)
