@@ -41,6 +41,7 @@ class Window:
     tokens_an_event: float
     events: int  # read by the clients
     cpu_s: list[float]  # of each API process
+    kernel: float  # share of it in the kernel, as that samples it
 
     @property
     def result(self) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class Window:
             "us_per_event": round(1e6 * sum(self.cpu_s) / self.events, 2),
             "tokens_per_s": round(self.events * self.tokens_an_event / self.seconds),
             "events_per_s": round(self.events / self.seconds),
+            "kernel_share": round(self.kernel, 2),
             "load_of_each_process": [round(cpu_s / self.seconds, 3) for cpu_s in self.cpu_s],
         }
 
@@ -83,6 +85,12 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def cpu_ticks(pids: list[int]) -> tuple[int, int]:
+    """Processor time of processes in programs and in the kernel, as proc_pid_stat(5) has it."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(one[11]) for one in fields), sum(int(one[12]) for one in fields)
+
+
 def tokens_an_event(url: str, script: str) -> float:
     """Some tokens make no event: those held back, and pieces of characters."""
     num_tokens = 20 * len(script_ids(script))
@@ -111,11 +119,13 @@ def measure(script: str, step_ms: float, num_streams: int, num_clients: int, sec
                 assert time.monotonic() < end_s, "no event has come"
                 time.sleep(0.05)
             time.sleep(SETTLE_S)
+            begin_ticks = cpu_ticks(pids)
             begin_s, begin_events, begin_cpu_s = time.monotonic(), sum(counts), [cpu_s(pid) for pid in pids]
             time.sleep(seconds)
             end_s, end_events, end_cpu_s = time.monotonic(), sum(counts), [cpu_s(pid) for pid in pids]
             taken = [end - begin for end, begin in zip(end_cpu_s, begin_cpu_s)]
-            return Window(end_s - begin_s, ratio, end_events - begin_events, taken)
+            user, system = (end - begin for end, begin in zip(cpu_ticks(pids), begin_ticks))
+            return Window(end_s - begin_s, ratio, end_events - begin_events, taken, system / max(1, user + system))
         finally:
             for client in clients:
                 client.kill()
