@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,10 +12,10 @@ from typing import Any
 import zmq
 
 from octavo.core.router import Load
-from octavo.engine.channel import decode_reply, encode_command
+from octavo.engine.channel import TOKEN, decode_reply, encode_command
 from octavo.engine.client import EngineDead, EngineStats, Reader
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
-from octavo.engine.news import as_output, is_token
+from octavo.engine.news import as_output
 from octavo.types import FinishReason, Request, SequenceOutput
 
 _STATS = frozenset(item.name for item in fields(EngineStats))
@@ -24,10 +25,11 @@ Door = tuple[str, Mapping[str, Any]]  # an engine's address, and what it said of
 class Listener:
     """Who reads the news of a request, and the continuations of which some can come."""
 
-    __slots__ = ("open", "reader")
+    __slots__ = ("number", "open", "reader")
 
-    def __init__(self, reader: Reader, num_continuations: int) -> None:
+    def __init__(self, reader: Reader, num_continuations: int, number: int = 0) -> None:
         self.reader = reader
+        self.number = number  # of the request
         self.open = set(range(num_continuations))
 
     def take(self, output: SequenceOutput) -> None:
@@ -45,7 +47,9 @@ class EngineLink:
         self.info: Mapping[str, Any] = {}
         self._address = ""
         self._dead: str | None = None
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener] = {}  # by the request's id
+        self._by_number: dict[int, Listener] = {}  # the same
+        self._numbers = itertools.count()
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
@@ -73,22 +77,28 @@ class EngineLink:
     def add(self, request: Request, reader: Reader) -> None:
         self._check_alive()
         assert request.id not in self._listeners, "ids are the front's and unique"
-        self._listeners[request.id] = Listener(reader, request.params.n)
-        self._send(Add(request))
+        listener = Listener(reader, request.params.n, next(self._numbers))
+        self._listeners[request.id] = self._by_number[listener.number] = listener
+        self._send(Add(request, listener.number))
 
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
         listener = self._listeners.get(request_id)
         if listener is not None:
             listener.open.discard(index)
             if not listener.open:
-                del self._listeners[request_id]
+                self._forget(request_id)
         if self._dead is None:
             self._send(Finish(request_id, index, reason, num_tokens))
 
     def abort(self, request_id: str) -> None:
-        self._listeners.pop(request_id, None)
+        self._forget(request_id)
         if self._dead is None:
             self._send(Abort(request_id))
+
+    def _forget(self, request_id: str) -> None:
+        listener = self._listeners.pop(request_id, None)
+        if listener is not None:
+            del self._by_number[listener.number]
 
     def follows(self, request_id: str) -> bool:
         """Whether news of this request can still come."""
@@ -153,30 +163,30 @@ class EngineLink:
             return
         self._look()
         if kind == "news":
-            self._hand_over(body)
+            self._hand_over(*body)
         else:
             waiting = self._asked.get(body[0])
             if waiting is not None and not waiting.done():
                 waiting.set_result(body[1])
 
-    def _hand_over(self, news: list[list[Any]]) -> None:
-        listeners = self._listeners
-        for item in news:
-            listener = listeners.get(item[0])
+    def _hand_over(self, tokens: bytes, rest: list[list[Any]]) -> None:
+        by_number = self._by_number
+        for number, index, token_id in TOKEN.iter_unpack(tokens):
+            listener = by_number.get(number)
+            if listener is not None and index in listener.open:
+                listener.reader.take_token(index, token_id)
+        for item in rest:
+            listener = self._listeners.get(item[0])
             if listener is None:
-                continue
-            if is_token(item):
-                if item[1] in listener.open:
-                    listener.reader.take_token(item[1], item[2])
                 continue
             listener.take(as_output(item))
             if not listener.open:
-                listeners.pop(item[0], None)
+                self._forget(item[0])
 
     def lose(self, reason: str) -> None:
         """The engine has ended, and this is what its requests are told."""
         self._dead = reason
-        listeners, self._listeners = self._listeners, {}
+        listeners, self._listeners, self._by_number = self._listeners, {}, {}
         for listener in listeners.values():
             listener.reader.lost(reason)
         for waiting in self._asked.values():

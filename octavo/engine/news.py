@@ -8,16 +8,20 @@ from typing import Any
 from octavo.types import FinishReason, SequenceOutput, TokenLogprobs
 
 
-def is_token(item: Sequence[Any]) -> bool:
-    """Whether the item is request id, continuation and the id of one more token, and nothing else: so is most of all news."""
-    return len(item) == 3
+def is_token(output: SequenceOutput) -> bool:
+    """Whether the news is one more token and nothing else: so is most of all news."""
+    more = output.finish_reason is not None or output.num_cached_tokens is not None or output.logprobs or output.prompt_logprobs
+    return len(output.token_ids) == 1 and not more
 
 
 def pack(output: SequenceOutput) -> tuple[Any, ...]:
     """As three fields where the news is one token and nothing else, else as all of them."""
-    more = output.finish_reason is not None or output.num_cached_tokens is not None or output.logprobs or output.prompt_logprobs
-    if len(output.token_ids) == 1 and not more:
+    if is_token(output):
         return output.request_id, output.index, output.token_ids[0]
+    return pack_all(output)
+
+
+def pack_all(output: SequenceOutput) -> tuple[Any, ...]:
     return (
         output.request_id,
         output.index,
@@ -35,7 +39,7 @@ def pack(output: SequenceOutput) -> tuple[Any, ...]:
 
 
 def as_output(item: Sequence[Any]) -> SequenceOutput:
-    """What an item that is not one token says."""
+    """What `pack_all` made of an output."""
     request_id, index, tokens, logprobs, prompt_logprobs, finish, stop, cached, preemptions, queued_s, miss, pooled = item
     return SequenceOutput(
         request_id,
@@ -63,4 +67,4 @@ def _unpack_logprobs(items: Iterable[list[Any]]) -> Iterable[TokenLogprobs]:
 
 def unpack(item: Sequence[Any]) -> SequenceOutput:
     """What `pack` made of an output; tuples may have become lists on the way."""
-    return SequenceOutput(item[0], item[1], (item[2],)) if is_token(item) else as_output(item)
+    return SequenceOutput(item[0], item[1], (item[2],)) if len(item) == 3 else as_output(item)

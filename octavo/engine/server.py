@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-from octavo.engine.channel import decode_command, encode_answer, encode_news
+from octavo.engine.channel import News, decode_command, encode_answer
 from octavo.engine.drive import CHECK_EVERY_S, Loop, drive
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
 from octavo.engine.process import Status, function_at
@@ -18,44 +19,55 @@ from octavo.types import SequenceOutput
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from, and which of its continuations have not ended."""
+
+    front: bytes  # identity of the socket
+    number: int  # the front's, for the request
+    open: set[int]
+
+
 class WireOutbox:
     """Sends news to the front that a request came from. What a front wanted that has left is `unwanted`; the others do not notice."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        self._fronts: dict[str, bytes] = {}  # request or question id -> identity of its front, while news of it can follow
+        self._requests: dict[str, Origin] = {}  # by id, while news of it can follow
+        self._askers: dict[str, bytes] = {}  # question id -> identity of its front
         self.unwanted: list[Command] = []
-        self._open: dict[str, set[int]] = {}  # request id -> continuations that have not ended
 
     def arrived(self, front: bytes, command: Command) -> None:
         """Note whose command this is, before the loop handles it."""
         match command:
-            case Add(request):
-                self._fronts[request.id] = front
-                self._open[request.id] = set(range(request.params.n))
+            case Add(request, number):
+                self._requests[request.id] = Origin(front, number, set(range(request.params.n)))
             case Ask(ask_id):
-                self._fronts[ask_id] = front
+                self._askers[ask_id] = front
             case Abort(request_id):
-                self._forget(request_id)
+                self._requests.pop(request_id, None)
             case Finish(request_id, index):
                 self._ended(request_id, index)
             case _:
                 pass
 
     def send(self, outputs: Sequence[SequenceOutput]) -> None:
-        by_front: dict[bytes, list[SequenceOutput]] = {}
+        by_front: dict[bytes, News] = {}
         for output in outputs:
-            front = self._fronts.get(output.request_id)
-            if front is None:
+            origin = self._requests.get(output.request_id)
+            if origin is None:
                 continue
-            by_front.setdefault(front, []).append(output)
+            news = by_front.get(origin.front)
+            if news is None:
+                news = by_front[origin.front] = News()
+            news.add(origin.number, output)
             if output.finish_reason is not None:
                 self._ended(output.request_id, output.index)
         for front, news in by_front.items():
-            self._send(front, encode_news(news))
+            self._send(front, news.encoded())
 
     def answer(self, ask: Ask, value: object) -> None:
-        self._send(self._fronts.pop(ask.id), encode_answer(ask.id, value))
+        self._send(self._askers.pop(ask.id), encode_answer(ask.id, value))
 
     def _send(self, front: bytes, data: bytes) -> None:
         try:
@@ -63,22 +75,19 @@ class WireOutbox:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            gone = [request_id for request_id, asker in self._fronts.items() if asker == front]
-            self.unwanted += [Abort(request_id) for request_id in gone if request_id in self._open]
+            gone = [request_id for request_id, origin in self._requests.items() if origin.front == front]
+            self.unwanted += [Abort(request_id) for request_id in gone]
             for request_id in gone:
-                self._forget(request_id)
+                del self._requests[request_id]
+            self._askers = {question: asker for question, asker in self._askers.items() if asker != front}
 
     def _ended(self, request_id: str, index: int) -> None:
         """By the engine or by the front; by both, when their words cross on the way."""
-        open_ = self._open.get(request_id)
-        if open_ is not None:
-            open_.discard(index)
-            if not open_:
-                self._forget(request_id)
-
-    def _forget(self, request_id: str) -> None:
-        self._fronts.pop(request_id, None)
-        self._open.pop(request_id, None)
+        origin = self._requests.get(request_id)
+        if origin is not None:
+            origin.open.discard(index)
+            if not origin.open:
+                del self._requests[request_id]
 
 
 class EngineServer:

@@ -12,7 +12,7 @@ import msgspec
 from octavo.serve import sse
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front, cache_advice
-from octavo.serve.parts import CallArguments, CallBegin, Content, Part
+from octavo.serve.parts import CallArguments, CallBegin, Content, Part, Reasoning
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
 from octavo.text.pooling import EngineFailed
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
@@ -75,6 +75,7 @@ class Call:
     _seen: set[int] = field(default_factory=set[int])  # places that have given output
     _opened: set[int] = field(default_factory=set[int])  # choices of which a stream has said something
     _templates: dict[tuple[int, Kind], sse.TextTemplate] = field(default_factory=dict[tuple[int, "Kind"], sse.TextTemplate])
+    _contents: dict[int, sse.TextTemplate] = field(default_factory=dict[int, sse.TextTemplate])  # the same of content, by the choice
 
     async def whole(self) -> bytes:
         outputs: dict[int, RequestOutput] = {}
@@ -112,7 +113,6 @@ class Call:
         plain, n = self.shape.plain, self.requests[0].params.n
 
         def tell_text(place: int, index: int, text: str) -> None:
-            self.num_output_tokens += 1
             if not text:
                 return
             choice = place * n + index
@@ -123,7 +123,10 @@ class Call:
                 write(self._part(choice, part))
 
         states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
-        await self.front.tell(states, tell, tell_text if self.shape.by_text and not running_usage else None)
+        by_text = self.shape.by_text and not running_usage
+        await self.front.tell(states, tell, tell_text if by_text else None)
+        if by_text:
+            self.num_output_tokens = sum(state.num_output_tokens for state in states)  # nobody has counted as they came
         if with_usage:
             write(sse.event(self._answer(self.shape.chunk_object, [], usage=self._usage(), octavo=self._facts())))
         write(sse.DONE)
@@ -149,18 +152,26 @@ class Call:
                 yield self._content(index, news)
 
     def _content(self, index: int, text: str) -> bytes:
-        template = self._templates.get((index, Content))
-        return self._part(index, Content(text)) if template is None else template.event(text)
+        template = self._contents.get(index)
+        if template is None:
+            template = self._contents[index] = self._template(index, Content(text))
+        return template.event(text)
 
     def _part(self, index: int, part: Part) -> bytes:
         """The event of a part: of most of them only the text is new."""
+        if isinstance(part, Content):
+            return self._content(index, part.text)
         if isinstance(part, CallBegin):
             return sse.event(self._chunk(self.shape.delta(index, part)))
         key = index, part.call if isinstance(part, CallArguments) else type(part)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
+            template = self._templates[key] = self._template(index, part)
         return template.event(part.text)
+
+    def _template(self, index: int, part: Content | Reasoning | CallArguments) -> sse.TextTemplate:
+        """Of parts of this kind."""
+        return sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

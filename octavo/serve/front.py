@@ -178,10 +178,12 @@ class Front:
 class Counting:
     """Keeps the front's counts of one request."""
 
-    __slots__ = ("_front", "_last_s", "_place", "_span")
+    __slots__ = ("_account", "_clock", "_counts", "_front", "_gaps", "_last_s", "_place", "_span")
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._clock = front.clock
+        self._counts, self._account, self._gaps = front.metrics.counts, front.account.counts, front.metrics.inter_token_latency
         self._last_s: dict[int, float] = {}  # when the last tokens of each continuation came
 
     def started(self, following: Following[Any]) -> None:
@@ -195,17 +197,16 @@ class Counting:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
 
     def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
-        front = self._front
-        metrics, now_s = front.metrics, front.clock()
-        metrics.counts.add("generation_tokens", num_tokens)
-        front.account.counts.add("generation_tokens", num_tokens)
+        now_s = self._clock()
+        self._counts.add("generation_tokens", num_tokens)
+        self._account.add("generation_tokens", num_tokens)
         last_s = self._last_s.get(index)
         if last_s is not None:
-            metrics.inter_token_latency.observe(now_s - last_s)
+            self._gaps.observe(now_s - last_s)
         elif not self._last_s:
-            front.queue.left(self._place, read=True)
+            self._front.queue.left(self._place, read=True)
             self._tell_cache_miss(state)
-            metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
+            self._front.metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
         self._last_s[index] = now_s
 
     def ended(self, state: State[Any], reason: FinishReason) -> None:

@@ -49,10 +49,11 @@ class Detokenizer:
     """The text of a growing list of tokens. `context` are the tokens before it: their text is never given again, but where they end
     inside a character, the bytes of its beginning count."""
 
-    __slots__ = ("_between", "_decoder", "_skipped", "_tokenizer")
+    __slots__ = ("_between", "_decoder", "_skipped", "_text_of", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._text_of = tokenizer.token_text
         self._skipped: AbstractSet[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(_last_bytes(tokenizer, context))
@@ -62,7 +63,7 @@ class Detokenizer:
         """What `push` would give, where that is the token's own characters and leaves nothing behind, so that it need not be called."""
         if not self._between:
             return None
-        return "" if token_id in self._skipped else self._tokenizer.token_text(token_id)
+        return "" if token_id in self._skipped else self._text_of(token_id)
 
     def foresee(self, token_id: int) -> str:
         """What `push` would give, whatever it is."""

@@ -27,6 +27,12 @@ from octavo.types import (
 class Continuation:
     """One of the n texts of a request as it grows. `give` hands out what is there; in a stream of deltas that is then forgotten."""
 
+    __slots__ = (
+        "_cumulative_logprob", "_detokenizer", "_include_stop", "_interval", "_is_short", "_logprobs", "_min_tokens", "_num_characters",
+        "_num_told", "_pieces", "_scanner", "_text_offsets", "_token_ids", "_tokenizer", "_with_logprobs", "deferred", "finish_reason",
+        "index", "num_tokens", "stop_reason",
+    )  # fmt: skip
+
     def __init__(
         self, index: int, request: Request, tokenizer: Tokenizer | None, stops: StopStrings | None, interval: int = 1
     ) -> None:
@@ -51,13 +57,14 @@ class Continuation:
         self._detokenizer = None
         if tokenizer is not None and params.detokenize:
             self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids)
+        self._is_short = self._detokenizer is not None and not self._with_logprobs  # `short_text` may have an answer
         # Where nobody looks at the text before its end, and nothing in it can end it, tokens are only kept until then.
         self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
 
     def short_text(self, token_id: int) -> str | None:
         """Take in one more token of a stream of deltas; the text that is certain now. None, and nothing is done, where it ends the text."""
         detokenizer, scanner = self._detokenizer, self._scanner
-        if detokenizer is None or self.finish_reason is not None or self._with_logprobs:
+        if not self._is_short or detokenizer is None or self.finish_reason is not None:
             return None
         text = detokenizer.whole_text(token_id)
         inside = text is None  # a character that begins or ends elsewhere
@@ -191,6 +198,11 @@ class PromptLogprobs:
 class RequestState:
     """All continuations of one request, fed with the engine's news until `finished`."""
 
+    __slots__ = (
+        "_clock", "_has_short_way", "_num_open", "_prompt_logprobs", "_prompt_logprobs_given", "cache_miss", "continuations", "metrics",
+        "num_cached_tokens", "num_output_tokens", "prompt", "request",
+    )  # fmt: skip
+
     def __init__(
         self,
         request: Request,
@@ -214,7 +226,7 @@ class RequestState:
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
         self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
         self._prompt_logprobs_given = False
-        self._has_short_way = params.output_kind is OutputKind.DELTA and not asked
+        self._has_short_way = False  # before the first token
 
     @property
     def finished(self) -> bool:
@@ -227,7 +239,7 @@ class RequestState:
     def short_text(self, index: int, token_id: int) -> str | None:
         """What news of one token and no more, as most is in a stream of deltas, makes certain of the text, maybe nothing; None, and nothing
         is done, where `feed` must look at it. For callers that want no token ids."""
-        if not self._has_short_way or self.metrics.first_token_time is None:
+        if not self._has_short_way:
             return None
         text = self.continuations[index].short_text(token_id)
         if text is not None:
@@ -267,6 +279,7 @@ class RequestState:
     def _note(self, news: SequenceOutput) -> None:
         if news.token_ids and self.metrics.first_token_time is None:
             self.metrics.first_token_time = self._clock()
+            self._has_short_way = self.request.params.output_kind is OutputKind.DELTA and self._prompt_logprobs is None
         if self.metrics.time_in_queue is None:
             self.metrics.time_in_queue = news.queued_s
         if self.num_cached_tokens is None and news.index == 0:
