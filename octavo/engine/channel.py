@@ -33,8 +33,6 @@ class News:
     """A step's news for one front: what is one more token and nothing else, which is most, as `TOKEN`s, the rest whole. A step tells of a
     continuation once, so the order does not matter."""
 
-    __slots__ = ("_rest", "_tokens")
-
     def __init__(self) -> None:
         self._tokens = bytearray()
         self._rest: list[tuple[Any, ...]] = []

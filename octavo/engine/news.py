@@ -16,12 +16,11 @@ def is_token(output: SequenceOutput) -> bool:
 
 def pack(output: SequenceOutput) -> tuple[Any, ...]:
     """As three fields where the news is one token and nothing else, else as all of them."""
-    if is_token(output):
-        return output.request_id, output.index, output.token_ids[0]
-    return pack_all(output)
+    return (output.request_id, output.index, output.token_ids[0]) if is_token(output) else pack_all(output)
 
 
 def pack_all(output: SequenceOutput) -> tuple[Any, ...]:
+    """As all fields."""
     return (
         output.request_id,
         output.index,
