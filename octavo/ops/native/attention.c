@@ -270,7 +270,11 @@ INLINE void use_keys(int type, int64_t rows, struct tile_memory *t, int64_t dim,
     int64_t r = 0;
     for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS)
         score_rows(SCORE_ROWS, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
-    for (; r < rows; r++)
+    if (SCORE_ROWS > 3 && rows - r == 3)
+        score_rows(3, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
+    else if (SCORE_ROWS > 2 && rows - r == 2)
+        score_rows(2, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
+    else if (rows - r == 1)
         score_rows(1, type, t->q + r * dim, dim, at, count, t->scores + r * KEYS);
 }
 
@@ -278,7 +282,11 @@ INLINE void use_values(int type, int64_t rows, struct tile_memory *t, int64_t di
     int64_t r = 0;
     for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS)
         value_rows(SCORE_ROWS, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
-    for (; r < rows; r++)
+    if (SCORE_ROWS > 3 && rows - r == 3)
+        value_rows(3, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
+    else if (SCORE_ROWS > 2 && rows - r == 2)
+        value_rows(2, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
+    else if (rows - r == 1)
         value_rows(1, type, t->scores + r * KEYS, at, count, t->out + r * dim, dim);
 }
 
@@ -287,30 +295,6 @@ INLINE void soften_row(const struct attention *a, const struct piece *p, struct 
                        float scale) {
     int64_t at = position(a, p->slice, p->row + r), begin = oldest_seen(a, at) - from, end = at + 1 - from;
     soften(a, t, r, begin < 0 ? 0 : begin, end < count ? end : count, columns, scale);
-}
-
-static void attend_few(const struct attention *a, const struct piece *p, struct tile_memory *t) {
-    const char *at[KEYS];
-    int64_t dim = a->head_dim;
-    for (int64_t from = p->begin; from < p->end; from += KEYS) {
-        int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + LANES - 1) / LANES * LANES;
-        fetch(a, p, 1, from, p->end);
-        find_tokens(a, p, 0, from, count, at);
-        switch (a->kv_type) {
-        case F32: use_keys(F32, p->rows, t, dim, at, count); break;
-        case BF16: use_keys(BF16, p->rows, t, dim, at, count); break;
-        default: use_keys(F16, p->rows, t, dim, at, count); break;
-        }
-        for (int64_t r = 0; r < p->rows; r++)
-            soften_row(a, p, t, r, from, count, columns, 1);
-        fetch(a, p, 0, from + KEYS, p->end);
-        find_tokens(a, p, 1, from, count, at);
-        switch (a->kv_type) {
-        case F32: use_values(F32, p->rows, t, dim, at, count); break;
-        case BF16: use_values(BF16, p->rows, t, dim, at, count); break;
-        default: use_values(F16, p->rows, t, dim, at, count); break;
-        }
-    }
 }
 
 /* Where the query of row `row` of a piece begins. */
@@ -399,14 +383,104 @@ static void attend_tiles(const struct attention *a, const struct piece *p, struc
     }
     tiles_end();
 }
-#define TAKES_TILES(a, p) ((a)->type == BF16 && (a)->kv_type == BF16 && (p)->rows > FEW && (a)->head_dim % 32 == 0)
+
+/* Few rows: keys are the rows of a tile as they lie, at most 16 of a block, and the queries its columns, so that nothing is turned but the scores. */
+
+INLINE int64_t few_columns(const struct piece *p) { return p->rows <= 4 ? 4 : 8; }
+
+/* Tiles 0 to 3: scores of 16 keys each; 4: keys; 5: queries. */
+static void begin_few(const struct attention *a, const struct piece *p, struct tile_memory *t) {
+    int64_t columns = few_columns(p);
+    struct tile_shapes shapes = {.palette = 1};
+    for (int tile = 0; tile < 6; tile++)
+        shapes.rows[tile] = 16, shapes.row_bytes[tile] = (uint16_t)(tile == 4 ? 64 : columns * 4);
+    tiles_begin(&shapes);
+    memset(t->q, 0, (size_t)(a->head_dim / 2 * columns) * 4);
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t i = 0; i < a->head_dim / 2; i++)
+            memcpy(t->q + i * columns + r, query_at(a, p, r) + i * 4, 4);
+}
+
+/* Scores with the keys [from, from + count), from on the border of a block or 16 tokens further on in it. */
+static void score_few(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t from, int64_t count) {
+    int64_t columns = few_columns(p), step = a->kv_token * 2, some;
+    const char *keys[KEYS / 16];
+    for (int64_t j = 0; j < KEYS; j += 16) /* the last ones again where there are no more: nobody looks at their scores */
+        keys[j / 16] = j < count ? stretch_at(a, p, 0, from + j, p->end, &some) : keys[j / 16 - 1];
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (int64_t i = 0; i < a->head_dim; i += 32) {
+        TILE_LOAD(5, t->q + i / 2 * columns, columns * 4);
+        TILE_LOAD(4, keys[0] + i * 2, step);
+        TILE_ADD_BF16(0, 4, 5);
+        TILE_LOAD(4, keys[1] + i * 2, step);
+        TILE_ADD_BF16(1, 4, 5);
+        TILE_LOAD(4, keys[2] + i * 2, step);
+        TILE_ADD_BF16(2, 4, 5);
+        TILE_LOAD(4, keys[3] + i * 2, step);
+        TILE_ADD_BF16(3, 4, 5);
+    }
+    TILE_STORE(0, t->keys, columns * 4);
+    TILE_STORE(1, t->keys + 16 * columns, columns * 4);
+    TILE_STORE(2, t->keys + 32 * columns, columns * 4);
+    TILE_STORE(3, t->keys + 48 * columns, columns * 4);
+    for (int64_t j = 0; j < count; j += 4)
+        for (int64_t c = 0; c < columns; c += 4)
+            turn4(t->keys + j * columns + c, columns, t->scores + c * KEYS + j, KEYS);
+}
+
+INLINE int takes_tiles(const struct attention *a, const struct piece *p) {
+    return a->type == BF16 && a->kv_type == BF16 && a->head_dim % 32 == 0 && (p->rows > FEW || a->block_tokens % 16 == 0);
+}
 #else
-#define TAKES_TILES(a, p) 0
+#define takes_tiles(a, p) 0
 #define attend_tiles(a, p, t, padded) (void)0
+#define begin_few(a, p, t) (void)0
+#define score_few(a, p, t, from, count) (void)0
+#define tiles_end() (void)0
 #endif
 
+static void score_keys(const struct attention *a, const struct piece *p, struct tile_memory *t, int64_t from, int64_t count) {
+    const char *at[KEYS];
+    if (takes_tiles(a, p)) {
+        score_few(a, p, t, from, count);
+        return;
+    }
+    find_tokens(a, p, 0, from, count, at);
+    switch (a->kv_type) {
+    case F32: use_keys(F32, p->rows, t, a->head_dim, at, count); break;
+    case BF16: use_keys(BF16, p->rows, t, a->head_dim, at, count); break;
+    default: use_keys(F16, p->rows, t, a->head_dim, at, count); break;
+    }
+}
+
+static void attend_few(const struct attention *a, const struct piece *p, struct tile_memory *t) {
+    const char *at[KEYS];
+    int64_t dim = a->head_dim, tiled = takes_tiles(a, p);
+    if (tiled)
+        begin_few(a, p, t);
+    for (int64_t from = tiled ? p->begin / 16 * 16 : p->begin; from < p->end; from += KEYS) {
+        int64_t count = p->end - from < KEYS ? p->end - from : KEYS, columns = (count + LANES - 1) / LANES * LANES;
+        fetch(a, p, 1, from, p->end);
+        score_keys(a, p, t, from, count);
+        for (int64_t r = 0; r < p->rows; r++)
+            soften_row(a, p, t, r, from, count, columns, tiled ? (float)a->scale : 1);
+        fetch(a, p, 0, from + KEYS, p->end);
+        find_tokens(a, p, 1, from, count, at);
+        switch (a->kv_type) {
+        case F32: use_values(F32, p->rows, t, dim, at, count); break;
+        case BF16: use_values(BF16, p->rows, t, dim, at, count); break;
+        default: use_values(F16, p->rows, t, dim, at, count); break;
+        }
+    }
+    if (tiled)
+        tiles_end();
+}
+
 static void attend(const struct attention *a, const struct piece *p, struct tile_memory *t) {
-    int64_t dim = a->head_dim, step = TAKES_TILES(a, p) ? 16 : 2, padded = (p->rows + step - 1) / step * step;
+    int64_t dim = a->head_dim, tiled = takes_tiles(a, p), step = tiled && p->rows > FEW ? 16 : 2, padded = (p->rows + step - 1) / step * step;
     fetch(a, p, 0, p->begin, p->end);
     for (int64_t r = 0; r < p->rows; r++) {
         int64_t row = p->row + r;
@@ -415,11 +489,11 @@ static void attend(const struct attention *a, const struct piece *p, struct tile
         t->total[r] = sink;
     }
     memset(t->out, 0, (size_t)(padded * dim) * sizeof(float));
-    if (TAKES_TILES(a, p)) {
+    if (tiled && p->rows > FEW) {
         attend_tiles(a, p, t, padded);
         return;
     }
-    for (int64_t r = 0; r < p->rows; r++) {
+    for (int64_t r = 0; r < p->rows && !tiled; r++) {
         convert(t->q + r * dim, query_at(a, p, r), (int)a->type, dim);
         multiply(t->q + r * dim, (float)a->scale, dim);
     }
