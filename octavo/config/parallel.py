@@ -62,7 +62,7 @@ class ParallelConfig:
             "default: uni on one device, else mp"
         ),
     ] = None
-    nnodes: Annotated[int, Flag("number of hosts that share the pipeline's stages", short=("-n",))] = 1
+    nnodes: Annotated[int, Flag("number of hosts that share the pipeline's stages, or the replicas", short=("-n",))] = 1
     node_rank: Annotated[int, Flag("this host's number among them, from 0; all but the first run --headless", short=("-r",))] = 0
     master_addr: Annotated[str, Flag("the first host's address")] = "127.0.0.1"
     master_port: Annotated[int, Flag("port there at which the other hosts come")] = 29501
@@ -72,6 +72,7 @@ class ParallelConfig:
     numa_bind_cpus: Annotated[tuple[str, ...], Flag("with it: cores for each visible GPU, such as 0-15 16-31; default: its node's")] = ()
 
     def __post_init__(self) -> None:
+        self._spread_replicas()
         self._check_numa()
         self._check_hosts()
         self._check_ray()
@@ -80,6 +81,29 @@ class ParallelConfig:
             raise ConfigError("distributed_executor_backend", "uni", f"{self.world_size} devices need a process each; use mp")
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             at_least(name, getattr(self, name), 1)
+
+    def _spread_replicas(self) -> None:
+        """Several hosts with replicas have as many each: what --nnodes and its like say of them, the replicas' own flags say as well."""
+        hosts, size, rank = self.nnodes, self.data_parallel_size, self.node_rank
+        if hosts <= 1 or size <= 1:
+            return
+        if size % hosts:
+            raise ConfigError("nnodes", hosts, f"each host has whole replicas, as many as the others; use --data-parallel-size {hosts}")
+        for name in ("data_parallel_size_local", "data_parallel_start_rank", "data_parallel_rank"):
+            if getattr(self, name) is not None:
+                raise ConfigError(name, getattr(self, name), "it follows from --nnodes and --node-rank; leave it out, or those")
+        if rank >= hosts:
+            raise ConfigError("node_rank", rank, f"--nnodes is {hosts}; use 0 to {hosts - 1}")
+        if rank and not (self.headless or self.data_parallel_hybrid_lb):
+            why = "the first host alone has the API; add --headless, or --data-parallel-hybrid-lb on all"
+            raise ConfigError("node_rank", rank, why)
+        each = size // hosts
+        said = {
+            "nnodes": 1, "node_rank": 0, "data_parallel_size_local": each, "data_parallel_start_rank": rank * each or None,
+            "data_parallel_address": self.master_addr, "data_parallel_rpc_port": self.master_port,
+        }  # fmt: skip
+        for name, value in said.items():
+            object.__setattr__(self, name, value)
 
     def _check_hosts(self) -> None:
         for name, low in (("nnodes", 1), ("node_rank", 0), ("master_port", 1)):
@@ -98,8 +122,6 @@ class ParallelConfig:
             )  # fmt: skip
         if self.distributed_executor_backend == "ray":
             raise ConfigError("nnodes", self.nnodes, "Ray knows the hosts; leave it out, or use --distributed-executor-backend mp")
-        if self.data_parallel_size > 1:
-            raise ConfigError("nnodes", self.nnodes, "each replica is on one host; use 1, and --data-parallel-size-local for several hosts")
         if self.node_rank and not self.headless:
             raise ConfigError("node_rank", self.node_rank, "the first host alone has the API; add --headless")
 

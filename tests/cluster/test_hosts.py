@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 from octavo.cluster.far import gather, listen
 from octavo.config.fields import ConfigError
 from octavo.config.parallel import ParallelConfig
@@ -21,11 +21,12 @@ from octavo.engine.process import Child, spawn
 from octavo.engine.processes import ProcessExecutor
 from octavo.engine.workers import Workers
 from octavo.host.network import NobodyThere, connect, interface_of
+from tests.cluster import one_text
+from tests.cluster.one_text import LIMIT_S, free_port, of_one_process, texts
 from tests.engine.test_processes import alive, check_for, plan
 from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
 
 FLAGS = {"nnodes": 2}
-LIMIT_S = 10.0
 
 
 @pytest.fixture
@@ -141,7 +142,10 @@ def test_the_interface_of_an_address():
         ({"nnodes": 2, "pipeline_parallel_size": 3, "tensor_parallel_size": 2}, "use --pipeline-parallel-size 4 "),
         ({"nnodes": 2, "pipeline_parallel_size": 2, "node_rank": 2, "headless": True}, "--node-rank = 2 is not possible.*use 0 to 1"),
         ({"nnodes": 2, "pipeline_parallel_size": 2, "node_rank": 1}, "add --headless"),
-        ({"nnodes": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2}, "each replica is on one host"),
+        ({"nnodes": 2, "data_parallel_size": 3}, "--nnodes = 2 is not possible: each host has whole replicas.*use --data-parallel-size 2"),
+        ({"nnodes": 2, "data_parallel_size": 2, "node_rank": 1}, "add --headless, or --data-parallel-hybrid-lb on all"),
+        ({"nnodes": 2, "data_parallel_size": 2, "data_parallel_size_local": 1}, "it follows from --nnodes and --node-rank"),
+        ({"nnodes": 2, "data_parallel_size": 2, "node_rank": 2, "headless": True}, "--node-rank = 2 is not possible.*use 0 to 1"),
         ({"nnodes": 2, "pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}, "Ray knows the hosts"),
     ],
 )
@@ -150,30 +154,15 @@ def test_sizes_that_do_not_fit_are_refused_with_what_works(flags, error):
         ParallelConfig(**flags)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 def test_two_hosts_with_a_stage_each_say_what_one_process_says(make_pair, tmp_path):  # noqa: F811
     make_pair("llama")
-    flags = {"skip_tokenizer_init": True, "max_model_len": 64, "kv_cache_memory_bytes": "1M"}
-    prompts = [{"prompt_token_ids": list(range(3, 3 + length))} for length in (5, 11, 2)]
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
-
-    def texts(llm: LLM) -> list[tuple[int, ...]]:
-        return [tuple(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
-
-    one = LLM(str(tmp_path), **flags)
-    expected = texts(one)
-    one.close()
-    port = free_port()
+    expected, port = of_one_process(str(tmp_path)), free_port()
     words = ["serve", "--headless", "--nnodes", "2", "--node-rank", "1", "-pp", "2", "--master-port"]
     command = [sys.executable, "-m", "octavo", *words, str(port), "--model", str(tmp_path)]
     other = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert other.stderr is not None
     try:
-        two = LLM(str(tmp_path), **flags, nnodes=2, pipeline_parallel_size=2, master_port=port)
+        two = LLM(str(tmp_path), **one_text.FLAGS, nnodes=2, pipeline_parallel_size=2, master_port=port)
         assert texts(two) == expected
         (pid,) = {int(found) for found in re.findall(r"process (\d+)", two._engine.executor.parties[1].progress())}
         os.kill(pid, signal.SIGKILL)

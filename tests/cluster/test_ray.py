@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 from octavo.config.fields import ConfigError
 from octavo.engine.executor import ExecutorDead
+from tests.cluster.one_text import FLAGS, LIMIT_S, of_one_process, texts
 from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
-FLAGS = {"skip_tokenizer_init": True, "max_model_len": 64, "kv_cache_memory_bytes": "1M"}
 
 
 @pytest.fixture
@@ -39,15 +39,7 @@ def two_nodes(monkeypatch):
 
 def test_two_nodes_with_a_stage_each_say_what_one_process_says(two_nodes, make_pair, tmp_path):  # noqa: F811
     make_pair("llama")
-    prompts = [{"prompt_token_ids": list(range(3, 3 + length))} for length in (5, 11, 2)]
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
-
-    def texts(llm: LLM) -> list[tuple[int, ...]]:
-        return [tuple(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
-
-    one = LLM(str(tmp_path), **FLAGS)
-    expected = texts(one)
-    one.close()
+    expected = of_one_process(str(tmp_path))
     with pytest.raises(ConfigError, match=r"3 stages of 1 CPUs are needed.*the cluster's hosts have 1, 1;"):
         LLM(str(tmp_path), **FLAGS, pipeline_parallel_size=3, distributed_executor_backend="ray")
     two = LLM(str(tmp_path), **FLAGS, pipeline_parallel_size=2, distributed_executor_backend="ray")
@@ -60,5 +52,5 @@ def test_two_nodes_with_a_stage_each_say_what_one_process_says(two_nodes, make_p
     begin_s = time.monotonic()
     with pytest.raises(ExecutorDead, match="worker 1: its process ended with signal 9"):
         texts(two)
-    assert time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s < LIMIT_S
     two.close()

@@ -10,38 +10,23 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from octavo import LLM, AsyncLLM, SamplingParams
+from octavo import LLM, AsyncLLM
 from octavo.cluster import coordinator
 from octavo.cluster.coordinator import Seat, all_replicas, start_coordinator
 from octavo.config.fields import ConfigError
 from octavo.config.parallel import ParallelConfig
 from octavo.engine.client import EngineDead
 from octavo.engine.executor import ExecutorDead
-from tests.cluster.test_hosts import LIMIT_S, free_port
+from tests.cluster.first_host import FLAGS, LENGTHS, PROMPTS, texts
+from tests.cluster.one_text import LIMIT_S, free_port
 from tests.parallel.test_lockstep import MOE
 from tests.parallel.test_lockstep import texts as texts_offline
 from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
-
-FLAGS = {
-    "skip_tokenizer_init": True, "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "kv_cache_memory_bytes": "1M",
-}  # fmt: skip
-PROMPTS = [list(range(3, 3 + length)) for length in (5, 11, 2, 30)]
-LENGTHS = (3, 12, 7, 20)
-
-
-async def texts(llm: AsyncLLM, which=range(4)) -> list[list[int]]:
-    async def one(i: int) -> list[int]:
-        params = SamplingParams(temperature=0, max_tokens=LENGTHS[i], ignore_eos=True, detokenize=False)
-        found: list[int] = []
-        async for output in llm.generate(PROMPTS[i], params, request_id=f"{time.monotonic()}-{i}"):
-            found = list(output.outputs[0].token_ids)
-        return found
-
-    return await asyncio.wait_for(asyncio.gather(*map(one, which)), 60)
 
 
 def of_one(model: str) -> list[list[int]]:
@@ -118,6 +103,12 @@ def test_which_replicas_are_where():
     assert where(data_parallel_size=4, data_parallel_size_local=2, data_parallel_start_rank=2) == ([2, 3], [])
     assert where(data_parallel_size=4, data_parallel_size_local=2, data_parallel_hybrid_lb=True) == ([0, 1], [])
     assert where(data_parallel_size=4, data_parallel_rank=3) == ([3], [])
+    assert where(data_parallel_size=4, nnodes=2) == ([0, 1], [2, 3])
+    assert where(data_parallel_size=4, nnodes=2, node_rank=1, headless=True)[0] == [2, 3]
+    assert where(data_parallel_size=4, nnodes=2, data_parallel_hybrid_lb=True) == ([0, 1], [])
+    spread = ParallelConfig(data_parallel_size=2, nnodes=2, node_rank=1, headless=True, master_addr="10.0.0.1", master_port=7)
+    assert (spread.data_parallel_address, spread.data_parallel_rpc_port, spread.ranks_per_host) == ("10.0.0.1", 7, 1)
+    assert replace(spread, tensor_parallel_size=2).replicas_here == range(1, 2)
 
 
 @pytest.mark.parametrize(
