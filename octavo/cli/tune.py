@@ -15,6 +15,7 @@ from octavo.config.engine import ENGINE_TOPICS
 from octavo.config.fields import ConfigError, Flag, at_least
 from octavo.env import cache_root
 from octavo.plan.cost import SHIPPED, cost_model
+from octavo.plan.devices import Device
 from octavo.progress import Progress
 from octavo.simulate.load import Kind
 from octavo.tune import workload as loads
@@ -101,11 +102,12 @@ def _set_out(options: TuneOptions, flags: Mapping[str, Any], config: Mapping[str
         longest = f"its longest request has {load.longest} tokens, more than --max-model-len {settings.max_model_len}"
         raise ConfigError("workload", options.workload, f"{longest}; use a shorter one")
     slo, duration_s = Slo.read(options.slo), options.duration
+    num_devices = Device.here()[1]
     aim = choose_objective(options.objective, slo, options.rate or load.rate, duration_s)
-    task = Task(aim, choices(settings, flags, slo, options.lossy), duration_s, options.trials, options.confirm, options.probes)
+    task = Task(aim, choices(settings, flags, slo, options.lossy, num_devices), duration_s, options.trials, options.confirm, options.probes)
     told = {**asdict(options), "state": None, "output": None, "output_html": None, "flags": dict(flags), "device": subject.device.name}
     journal = Journal(options.beside(options.state, ".state.json"), told)
-    return Machine(flags, subject, config, start_llm, journal, load, options.own_time), task
+    return Machine(flags, subject, config, start_llm, journal, load, options.own_time, num_devices), task
 
 
 def kinds_of(text: str) -> tuple[Kind, ...]:

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 from octavo.bench.cost import Subject, simulated
 from octavo.config.fields import ConfigError
-from octavo.plan.cost import CostModel, Roofline
+from octavo.plan.cost import CostModel, Launch, Roofline
 from octavo.plan.fit import Timing, fit, judge
 from octavo.simulate.result import summarize
 from octavo.tune.machine import Machine
 from octavo.tune.objective import Figures, Objective, Score
 from octavo.tune.search import search
 from octavo.tune.space import Changes, Choice
+from octavo.tune.workload import of_all, of_one
 
 SIMULATED_PROBES = 6
 CALIBRATED = ((1, 0.4), (1, 1.2), (4, 0.8))  # (divisor of the step's budget, share of the capacity that is expected)
@@ -99,8 +100,9 @@ class Predictor:
 
     def play(self, changes: Changes, rate: float) -> Figures:
         settings = self.machine.settings(changes)
-        subject = replace(self.machine.subject, settings=settings)
-        return summarize(simulated(subject, self._model_of(subject), self.machine.workload.at(rate, self.task.duration_s)))
+        subject, replicas = replace(self.machine.subject, settings=settings), settings.data_parallel_size
+        load = of_one(self.machine.workload.at(rate, self.task.duration_s), replicas)
+        return of_all(summarize(simulated(subject, self._model_of(subject), load)), replicas)
 
     def score(self, changes: Changes) -> Score:
         return self.task.objective.measure(lambda rate: self.play(changes, rate), self.guess, SIMULATED_PROBES)
@@ -112,8 +114,11 @@ class Predictor:
             return 0.0
 
     def _model_of(self, subject: Subject) -> CostModel:
-        """Other formats move other numbers of bytes, at the same coefficients."""
+        """Other formats move other numbers of bytes, at the same coefficients; workers of their own launch for themselves."""
         roofline = Roofline.of(subject.arch, subject.settings, subject.device)
+        if subject.settings.executor_backend != self.machine.subject.settings.executor_backend:
+            launch = Launch.of(subject.arch, subject.settings, subject.device)
+            return replace(self.model, roofline=replace(roofline, knee=self.model.roofline.knee), launch=launch)
         return replace(self.model, roofline=replace(roofline, eager_s=self.model.roofline.eager_s, knee=self.model.roofline.knee))
 
 

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 from octavo.bench.cost import Engine, Subject, play, warm_up
 from octavo.bench.replay import OwnTime
 from octavo.config.engine import EngineConfig
+from octavo.config.fields import ConfigError
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
 from octavo.plan.fit import Timing
 from octavo.simulate.result import summarize
 from octavo.tune.journal import Journal
 from octavo.tune.objective import Figures
-from octavo.tune.space import LIVE, Changes, is_live
-from octavo.tune.workload import Workload
+from octavo.tune.space import LIVE, Changes, is_live, num_ranks
+from octavo.tune.workload import Workload, of_all, of_one
 
 WARM_UP_S = 1.0
 
@@ -39,13 +40,17 @@ class Machine:
     journal: Journal
     workload: Workload
     own_time: bool = False
+    num_devices: int = 1
     _engine: Started | None = field(default=None, init=False)
     _started_with: Changes = field(default_factory=dict[str, Any], init=False)
     _changes: Changes = field(default_factory=dict[str, Any], init=False)
 
     def settings(self, changes: Changes) -> Resolved:
         """What these changes make of the flags. Raises ConfigError where they cannot be."""
-        return resolve(EngineConfig.from_flags(**{**self.flags, **changes}), self.config, self.subject.device)
+        settings = resolve(EngineConfig.from_flags(**{**self.flags, **changes}), self.config, self.subject.device)
+        if num_ranks(settings) > max(self.num_devices, num_ranks(self.subject.settings)):
+            raise ConfigError("tensor_parallel_size", settings.tensor_parallel_size, f"a layout has at most {self.num_devices} GPUs here")
+        return settings
 
     def play(self, changes: Changes, rate: float, duration_s: float) -> Figures:
         """The workload at that rate, as it was served."""
@@ -71,10 +76,11 @@ class Machine:
 
     def _play(self, changes: Changes, rate: float, duration_s: float) -> dict[str, Any]:
         engine, vocab = self._with(changes, min(rate, 8.0)), self.subject.arch.vocab
-        measured = play(engine, lambda: self.workload.at(rate, duration_s), vocab)
+        replicas = self.settings(changes).data_parallel_size
+        measured = play(engine, lambda: of_one(self.workload.at(rate, duration_s), replicas), vocab)
         loop, _ = engine.inside
         return {
-            "figures": summarize(measured.record),
+            "figures": of_all(summarize(measured.record), replicas),
             "timings": [one.row for one in measured.timings],
             "advice": loop.watch.findings(loop.scheduler, loop.clock()),
         }
@@ -89,7 +95,8 @@ class Machine:
             self.close()
             settings = self.settings(changes)
             sizes = {"max_num_seqs": settings.max_num_seqs, "max_num_batched_tokens": settings.max_num_batched_tokens}
-            self._engine = self.start({**self.flags, **changes, **sizes, "skip_tokenizer_init": True})
+            alone = {"data_parallel_size": 1} if settings.data_parallel_size > 1 and settings.expert_parallel_size == 1 else {}
+            self._engine = self.start({**self.flags, **changes, **sizes, **alone, "skip_tokenizer_init": True})
             self._started_with = changes
             if self.own_time:
                 self._engine.inside[0].clock = OwnTime()

@@ -14,10 +14,15 @@ Changes = Mapping[str, Any]  # flags that differ from those given; only what dif
 # What the scheduler alone reads: a running engine can go on with another value, of the first two with no larger one.
 LIVE = (
     "max_num_seqs", "max_num_batched_tokens", "max_num_partial_prefills", "max_long_partial_prefills", "long_prefill_token_threshold",
-    "target_itl_s", "target_ttft_s", "enable_prefix_caching",
+    "target_itl_s", "target_ttft_s", "enable_prefix_caching", "enable_chunked_prefill",
 )  # fmt: skip
-LIVE_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_num_partial_prefills", "target_itl_ms", "target_ttft_ms")
+LIVE_FLAGS = (
+    "max_num_seqs", "max_num_batched_tokens", "max_num_partial_prefills", "long_prefill_token_threshold", "target_itl_ms", "target_ttft_ms",
+    "enable_chunked_prefill",
+    "data_parallel_size",  # one replica is played, whatever there are beside it
+)  # fmt: skip
 TOKENS = {"cuda": (1024, 2048, 4096, 8192, 16384), "cpu": (64, 128, 256, 512, 1024, 2048)}
+LONG = {"cuda": (512, 2048), "cpu": (32, 128)}  # tokens of a prompt that is cut smaller, so that short ones find room beside it
 SEQUENCES = {"cuda": (64, 128, 256, 512, 1024), "cpu": (8, 16, 32, 64)}
 TARGET_SHARES = (0.6, 0.8, 1.0)  # of the limit between tokens
 
@@ -28,6 +33,12 @@ REASONS = {
     ),
     "max_num_seqs": ("fewer at once: each gets its tokens sooner", "more at once: weights are read for more sequences"),
     "max_num_partial_prefills": ("prompts are read one after the other", "short prompts need not wait for a long one to be read"),
+    "enable_chunked_prefill": ("prompts are read whole",) * 2,
+    "long_prefill_token_threshold": ("long prompts leave room beside them in a step",) * 2,
+    "optimization_level": ("less is recorded",) * 2,
+    "tensor_parallel_size": ("fewer GPUs share each layer", "more GPUs share each layer: each token comes sooner"),
+    "pipeline_parallel_size": ("fewer stages", "more stages: less is said between GPUs than where they share each layer"),
+    "data_parallel_size": ("fewer replicas", "more replicas, which share the requests"),
     "target_itl_ms": ("each step reads as many prompt tokens as the time between tokens allows",) * 2,
     "block_size": ("smaller blocks: less of each last block is wasted, and more prefixes match", "larger blocks: fewer of them to keep"),
     "gpu_memory_utilization": ("less memory for the KV cache", "more memory for the KV cache"),
@@ -48,7 +59,7 @@ class Choice:
         return REASONS[self.flag][upward]
 
 
-def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool) -> list[Choice]:
+def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool, num_devices: int = 1) -> list[Choice]:
     """What may be moved under these settings. A flag that was given stays as it is; `lossy`: also what changes outputs."""
     kind, budget, seqs = settings.device, settings.max_num_batched_tokens, settings.max_num_seqs
     tokens = [n for n in TOKENS[kind] if n <= 2 * budget and (n >= min(SEQUENCES[kind]))]
@@ -56,6 +67,8 @@ def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool)
         Choice("max_num_batched_tokens", _first(budget, tokens)),
         Choice("max_num_seqs", _first(seqs, [n for n in SEQUENCES[kind] if n <= settings.max_model_len * 8])),
         Choice("max_num_partial_prefills", _first(settings.max_num_partial_prefills, (1, 4))),
+        Choice("long_prefill_token_threshold", _first(settings.long_prefill_token_threshold, LONG[kind])),
+        Choice("enable_chunked_prefill", _first(settings.enable_chunked_prefill, (False,))),
         Choice("block_size", _first(settings.block_size, (16, 32))),
     ]
     limit = slo.limit_of("itl") or slo.limit_of("tpot")
@@ -64,9 +77,24 @@ def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool)
         found.insert(2, Choice("target_itl_ms", (None, *targets)))
     if kind == "cuda":
         found.append(Choice("gpu_memory_utilization", _first(given.get("gpu_memory_utilization", 0.9), (0.9, 0.94))))
+        found.append(Choice("optimization_level", _first(settings.optimization_level, (1, 3))))
+        found += layouts(settings, num_devices)
         if lossy:
             found.append(Choice("kv_cache_dtype", ("auto", "fp8")))
     return [choice for choice in found if choice.flag not in given and len(choice.values) > 1]
+
+
+def layouts(settings: Resolved, num_devices: int) -> list[Choice]:
+    """Over how many GPUs, in which way. Replicas that share experts take their steps together: none of them can be played alone."""
+    sizes = [1 << k for k in range(num_devices.bit_length()) if 1 << k <= num_devices]
+    names = ["tensor_parallel_size", "pipeline_parallel_size"]
+    if settings.expert_parallel_size == 1:
+        names.append("data_parallel_size")
+    return [Choice(name, _first(getattr(settings, name), sizes)) for name in names]
+
+
+def num_ranks(settings: Resolved) -> int:
+    return settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.data_parallel_size
 
 
 def _first(now: Any, others: Any) -> tuple[Any, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from octavo.config.fields import ConfigError
 from octavo.simulate.load import Kind, Length, Load, Synthetic, Trace
@@ -29,6 +30,17 @@ class Workload:
     at: Callable[[float, float], Load]
     longest: int  # tokens of prompt and output
     rate: float | None = None  # of a trace, as it was recorded
+
+
+def of_one(load: Load, num_replicas: int) -> Load:
+    """What one of so many replicas gets of it."""
+    return load.part(1, num_replicas) if num_replicas > 1 else load
+
+
+def of_all(figures: Mapping[str, Any], num_replicas: int) -> dict[str, Any]:
+    """Figures of one replica, as all together have them: what requests felt is the same."""
+    rates = {name: num_replicas * value for name, value in figures.items() if name.endswith("_per_s")}
+    return {**figures, **rates}
 
 
 def choose(text: str, kind: str, kinds: tuple[Kind, ...] = ()) -> Workload:

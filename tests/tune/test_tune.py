@@ -23,7 +23,7 @@ from octavo.plan.devices import Device
 from octavo.progress import Progress
 from octavo.simulate.load import Kind
 from octavo.tune import report
-from octavo.tune.course import Outcome, Task, tune
+from octavo.tune.course import Outcome, Predictor, Task, tune
 from octavo.tune.journal import Journal
 from octavo.tune.machine import Machine
 from octavo.tune.objective import MostRequests, Slo, choose
@@ -179,3 +179,26 @@ def test_what_cannot_be_asked_is_refused(words: list[str], says: str, tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_06B))
     assert main(["tune", str(tmp_path), "--max-model-len", "512", "--output", str(tmp_path / "o.yaml"), *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_layouts_are_tried_where_there_are_gpus(machine: Callable[[], Machine]) -> None:
+    """Two replicas serve twice as much, at what one of them makes its part of the load feel."""
+    tuned = replace(machine(), num_devices=2)
+    settings = tuned.subject.settings
+    by_flag = {choice.flag: choice.values for choice in choices(settings, {}, SLO, lossy=False, num_devices=2)}
+    for layout in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        assert by_flag[layout] == (1, 2)
+    assert by_flag["enable_chunked_prefill"] == (True, False)
+    assert {"long_prefill_token_threshold", "optimization_level", "gpu_memory_utilization"} < set(by_flag)
+    with pytest.raises(ConfigError, match="at most 2 GPUs"):
+        tuned.settings({"tensor_parallel_size": 2, "data_parallel_size": 2})
+    task = Task(MostRequests(SLO), (), 4.0, 1, 1, 4, first_rate=15.0)
+    predictor = Predictor(tuned, tuned.subject.costs, task)
+    one, two = predictor.play({}, 10.0), predictor.play({"data_parallel_size": 2}, 20.0)
+    shared = predictor.play({"tensor_parallel_size": 2}, 10.0)
+    assert two["requests_per_s"] == pytest.approx(2 * one["requests_per_s"], rel=0.2)
+    assert two["itl_s"]["p50"] == pytest.approx(one["itl_s"]["p50"], rel=0.2)
+    assert shared["itl_s"]["p50"] < one["itl_s"]["p50"]
+    played = tuned.play({"data_parallel_size": 2}, 20.0, 4.0)
+    assert played["requests_per_s"] == pytest.approx(two["requests_per_s"], rel=0.2)
+    tuned.close()
