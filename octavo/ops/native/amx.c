@@ -53,14 +53,16 @@ INLINE void bf16_tiles(int A, int P, const char *x, int64_t step, const char *w,
 
 /* Finishes the outputs n to n + 16 of rows m to m + rows, whose products are `sums`. */
 INLINE void put_tile(const struct linear *a, int64_t m, int64_t rows, int64_t n, float sums[][WIDTH]) {
+    const char *residual = a->residual;
+    char *out = a->out;
+    int64_t ldr = a->ldr, ldo = a->ldo;
+    float scale = (float)a->scale;
     for (int v = 0; v < VECTORS; v++) {
         int64_t at = n + v * LANES;
         vf bias = a->bias ? load_any(a->bias, at, (int)a->btype) : (vf){0};
         for (int64_t r = 0; r < rows; r++) {
-            vf y = (load(sums[r], v * LANES, F32) + bias) * (float)a->scale;
-            if (a->residual)
-                y += load(a->residual, (m + r) * a->ldr + at, BF16);
-            store(a->out, (m + r) * a->ldo + at, BF16, y);
+            vf y = (load(sums[r], v * LANES, F32) + bias) * scale;
+            store(out, (m + r) * ldo + at, BF16, residual ? y + load(residual, (m + r) * ldr + at, BF16) : y);
         }
     }
 }

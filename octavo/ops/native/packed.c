@@ -298,6 +298,22 @@ static void add_bias(const struct packed *a, int64_t n, int64_t rows, float *acc
             acc[r * WIDTH + i] += get(a->bias, n + i, (int)a->btype);
 }
 
+/* acc, and the residual on it, to the outputs n to n + columns. */
+INLINE void put_rows(const struct packed *a, int type, int64_t n, int64_t columns, int64_t m, int64_t rows, const float *acc) {
+    const char *residual = a->residual;
+    char *out = a->out;
+    int64_t ldr = a->ldr, ldo = a->ldo;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = (m + r) * ldr + n, to = (m + r) * ldo + n;
+        for (int64_t i = 0; columns == WIDTH && i < WIDTH; i += LANES) {
+            vf y = load(acc, r * WIDTH + i, F32);
+            store(out, to + i, type, residual ? y + load(residual, at + i, type) : y);
+        }
+        for (int64_t i = 0; columns < WIDTH && i < columns; i++)
+            put(out, to + i, type, acc[r * WIDTH + i] + (residual ? get(residual, at + i, type) : 0));
+    }
+}
+
 /* What follows the sums of a panel: acc [rows, 16], and `up`, with a gate, those of the panel that it multiplies. */
 static void finish_packed(const struct packed *a, int64_t panel, int64_t m, int64_t rows, float *acc, float *up) {
     int64_t n = panel * WIDTH, columns = least(WIDTH, a->n - n);
@@ -311,14 +327,10 @@ static void finish_packed(const struct packed *a, int64_t panel, int64_t m, int6
     }
     if (a->scale != 1)
         multiply(acc, (float)a->scale, rows * WIDTH);
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t at = (m + r) * a->ldr + n, to = (m + r) * a->ldo + n;
-        for (int64_t i = 0; columns == WIDTH && i < WIDTH; i += LANES) {
-            vf y = load(acc, r * WIDTH + i, F32);
-            store_any(a->out, to + i, (int)a->otype, a->residual ? y + load_any(a->residual, at + i, (int)a->otype) : y);
-        }
-        for (int64_t i = 0; columns < WIDTH && i < columns; i++)
-            put(a->out, to + i, (int)a->otype, acc[r * WIDTH + i] + (a->residual ? get(a->residual, at + i, (int)a->otype) : 0));
+    switch (a->otype) {
+    case BF16: put_rows(a, BF16, n, columns, m, rows, acc); break;
+    case F32: put_rows(a, F32, n, columns, m, rows, acc); break;
+    default: put_rows(a, F16, n, columns, m, rows, acc); break;
     }
 }
 
