@@ -17,10 +17,12 @@ from typing import Any
 
 HERE = Path(__file__)
 sys.path.insert(0, str(HERE.parents[2]))
+PROMPTS = [{"prompt_token_ids": [1, 2, 3]}]
 LAYERS = 2  # the first one differs from the others
 RANKS = ("alone", "TP 2, rank 0", "TP 2, rank 1")
 EXPERT_RANKS = ("EP 2, rank 0", "EP 2, rank 1", "EP 2 of DP 2, rank 0", "EP 2 of DP 2, rank 1")
 LAYOUTS = {"alone": {}, "TP 2": {"tensor": 2}, "EP 2": {"tensor": 2, "experts": True}, "EP 2 of DP 2": {"data": 2, "experts": True}}
+DRAWN = ({}, {"top_p": 0.9}, {"top_k": 50}, {"top_p": 0.9, "top_k": 50}, {"min_p": 0.1})  # how tokens are drawn, beside the largest
 WORKLOADS = ((1, 32, 20), (40, (20, 300), (5, 40)), (8, 4096, 4), (64, 128, 20), (300, 512, 6), (4, 4096, 1))
 
 
@@ -37,7 +39,7 @@ def record(model: str, place: str = "alone", workloads: Sequence[tuple[Any, ...]
 
     layout, _, rank = place.partition(", rank ")
     stand_in(note, Layout(**LAYOUTS[layout]), int(rank or 0))
-    from octavo import LLM
+    from octavo import LLM, SamplingParams
     from octavo.bench.offline import run_once
     from octavo.bench.workloads import Workload, draw
 
@@ -47,6 +49,8 @@ def record(model: str, place: str = "alone", workloads: Sequence[tuple[Any, ...]
     at_start = list(found)
     for size in workloads:
         run_once(llm, draw(Workload(*size), llm.info["vocab_size"]))
+    for fields in DRAWN:
+        llm.generate(PROMPTS, SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True, detokenize=False, **fields), use_tqdm=False)
     later = [found[key] for key in found if key not in at_start]
     more = ", ".join(name for _, name, _ in later)
     print(f"{model}, {place}: {len(at_start)} kernels at the start, then {len(later)}: {more}", file=sys.stderr)

@@ -68,7 +68,14 @@ def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0) -> None:
         experts, weights = ops.route(*given)
         return experts.zero_(), weights
 
-    chosen = replace(ops, best=best, route=route, compile_ahead=lambda: lambda: None)
+    def draw_rows(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, peaks = ops.draw_rows(*given)
+        return tokens.zero_(), peaks.fill_(1.0)
+
+    def drawn(*given: Any) -> torch.Tensor:
+        return ops.draw(*given).zero_()
+
+    chosen = replace(ops, best=best, draw=drawn, draw_rows=draw_rows, route=route, compile_ahead=lambda: lambda: None)
     octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level, invariant: chosen
     octavo.worker.build.fill_dummy = lambda model, seed: finish(layer for _, layer in layers_of(model))  # values do not matter
     octavo.worker.device.detect = lambda *_, **__: Device.cuda(NAME, MEMORY_BYTES, MEMORY_BYTES, SM)
@@ -129,6 +136,7 @@ def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Call
     from octavo.capture.passes import PassGraphs, slice_sizes
     from octavo.plan.memory import MOST_PASSES
     from octavo.sampling.sampler import Recipe
+    from octavo.worker.largest import take_largest_step
     from octavo.worker.warm import warm_up
 
     def record(step):
@@ -144,6 +152,7 @@ def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Call
         settings = replace(settings, attention_backend="triton", **own)
         runner = build_runner(replace(settings, device="cpu"), architecture, checkpoint, timed, lambda: _mesh(layout, rank))
         warm_up(runner, settings)
+        take_largest_step(runner, settings)
         runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
         sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
         if sizes:

@@ -11,7 +11,6 @@ hashed, and a row's token depends on its own logits, settings and number alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,16 +30,11 @@ class Settings(NamedTuple):
 
 
 def draw_rows(
-    logits: torch.Tensor,
-    rows: torch.Tensor,
-    positions: torch.Tensor,
-    at: torch.Tensor,
-    settings: Settings,
-    best: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = best,
+    logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, at: torch.Tensor, settings: Settings
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens [N] int64 and largest logits [N] float32 of logits [N, n]: drawn for the rows that have a temperature, else the largest.
 
-    `rows` [N] int64 are their rows in `settings`; the token after `positions[at]` [N] is sampled. `best` is the device's own.
+    `rows` [N] int64 are their rows in `settings`; the token after `positions[at]` [N] is sampled.
     """
     logits = logits.float()
     tokens, peaks = best(logits)

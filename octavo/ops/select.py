@@ -116,6 +116,7 @@ def triton_ops(invariant: bool = False) -> Ops:
     from octavo.ops.triton import precompile
     from octavo.ops.triton.best import best
     from octavo.ops.triton.decode_batch import decode_batch
+    from octavo.ops.triton.draw import draw, draw_rows
     from octavo.ops.triton.embedding import embedding
     from octavo.ops.triton.fixed import fixed_product
     from octavo.ops.triton.grouped import TritonGrouped
@@ -140,7 +141,8 @@ def triton_ops(invariant: bool = False) -> Ops:
         mxfp4_linear=mxfp4.linear,
         mxfp4_sum=mxfp4.sum,
         best=best,
-        draw_rows=partial(draw_rows, best=best),
+        draw=draw,
+        draw_rows=draw_rows,
         decode_batch=decode_batch,
         compile_ahead=partial(precompile.start_here, folder),
     )

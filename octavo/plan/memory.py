@@ -26,7 +26,8 @@ ROW_BYTES = 76  # counters and sampling state of a sequence
 NUM_SLOTS = 64  # rows at once that hold columns as wide as the vocabulary
 TOKEN_BYTES = 64  # of a step's batch: token, position, slot, owner
 SLOT_BYTES = 9  # of such a row, a token of the vocabulary: a bias, whether it ends, how often it was said
-LOGITS_COPIES = 3  # in float32: as computed, as changed by sampling, sorted
+SAMPLED_VALUES = 1 << 24  # logits that go through sampling's stages at once
+SAMPLED_COPIES = 10  # of those, in float32: as computed, as changed by each stage, with counts and biases, and of log-probabilities
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def costs(arch: Architecture, settings: Resolved) -> Costs:
     held = max(num_parameters(cut, one) for one in stages(arch.num_layers, settings.pipeline_parallel_size))
     step_bytes = settings.max_num_batched_tokens * size
     activation_bytes = step_bytes * widest(cut) + settings.max_num_batched_tokens * TOKEN_BYTES
-    sampling_bytes = seqs * arch.vocab * 4 * LOGITS_COPIES + step_bytes * arch.hidden  # every rank sees the logits of all ranks
+    at_once = min(seqs, sampled_at_once(arch.vocab)) * arch.vocab
+    sampling_bytes = seqs * arch.vocab * size + at_once * 4 * SAMPLED_COPIES + step_bytes * arch.hidden  # a rank sees all ranks' logits
     tables = sum(group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in kv_layout(arch, settings, 0).groups)
     on_gpu = settings.device == "cuda"
     classes = 2 if settings.most_model_len else 1
@@ -204,6 +206,11 @@ def costs(arch: Architecture, settings: Resolved) -> Costs:
         graph_bytes=num_graphs * GRAPH_BYTES + inside if on_gpu else 0,
         reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
     )
+
+
+def sampled_at_once(vocab: int) -> int:
+    """Positions that go through sampling's stages together."""
+    return max(1, SAMPLED_VALUES // vocab)
 
 
 def num_slots(settings: Resolved) -> int:

@@ -17,6 +17,11 @@ class Masks:
     at: tuple[int, ...]  # the M positions
     bits: torch.Tensor  # [M, ceil(vocab / 32)] int32: a set bit allows the token
 
+    def part(self, begin: int, end: int) -> Masks:
+        """Those of the positions from `begin` to `end`, counted from there."""
+        held = [number for number, place in enumerate(self.at) if begin <= place < end]
+        return Masks(tuple(self.at[number] - begin for number in held), self.bits[held])
+
 
 def unpack(plan: Plan, packed: Sequence[bytes | None]) -> Masks | None:
     """The masks of a plan's `masked` slices, given as bytes in that order. None for a slice leaves its tokens alone."""

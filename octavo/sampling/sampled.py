@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,14 @@ class Sampled:
                 parts += tensors
         copied, arrived = _start_copy(parts if self.packed is None else [self.packed])
         return Fetching(plan, tuple(at for at, _ in self.scores), readings, self.accepted is not None, parts, copied, arrived)
+
+
+def joined(parts: Sequence[Sampled]) -> Sampled:
+    """What parts of the sampled positions came to, one after the other, as one."""
+    firsts = [0, *itertools.accumulate(len(part.rows) for part in parts)]
+    scores = tuple((tuple(first + i for i in at), found) for first, part in zip(firsts, parts) for at, found in part.scores)
+    rows, tokens, peaks = (torch.cat([getattr(part, name) for part in parts]) for name in ("rows", "tokens", "peaks"))
+    return Sampled(rows, tokens, peaks, scores=scores)
 
 
 @dataclass(frozen=True)

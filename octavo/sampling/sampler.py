@@ -15,7 +15,7 @@ What a step needs of this is decided on the host from the parameters of its rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -30,7 +30,7 @@ from octavo.sampling.grammar import Masks, mask_tokens
 from octavo.sampling.logprobs import score
 from octavo.sampling.min_tokens import MinTokens
 from octavo.sampling.penalties import Penalties
-from octavo.sampling.sampled import Sampled
+from octavo.sampling.sampled import Sampled, joined
 from octavo.sampling.stage import Columns, Filler, Place, Stage, View
 
 At = tuple[int, ...] | None  # which of the N sampled positions; None: all
@@ -56,6 +56,19 @@ class Recipe:
     def only_random(self) -> bool:
         """Whether all there is to do is to draw a token for some rows and to take the largest logit of the others."""
         return self.random and self.random_at is None and not (self.stages or self.logprobs)
+
+    def part(self, begin: int, end: int) -> Recipe:
+        """The same for the sampled positions from `begin` to `end`, counted from there."""
+
+        def within(at: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(i - begin for i in at if begin <= i < end)
+
+        stages = [(stage, at if at is None else within(at)) for stage, at in self.stages]
+        random_at = self.random_at if self.random_at is None else within(self.random_at)
+        return Recipe(
+            self.rows[begin:end], tuple((stage, at) for stage, at in stages if at != ()), self.random and random_at != (),
+            random_at or None, self.truncation, tuple((k, at) for k, all_at in self.logprobs if (at := within(all_at))),
+        )  # fmt: skip
 
     def everywhere(self) -> Recipe | None:
         """The same work at all positions alike, the default columns leaving rows as they are: what a graph can capture once and replay
@@ -88,11 +101,13 @@ class Sampler:
     """Built for a vocabulary, the user's own stages and a device's operations; `fillers` is what rows must keep columns for."""
 
     def __init__(
-        self, vocab_size: int, own: Sequence[Stage] = (), ops: Ops = REFERENCES, agreed: Callable[[torch.Tensor], torch.Tensor] = as_drawn
-    ) -> None:
+        self, vocab_size: int, own: Sequence[Stage] = (), ops: Ops = REFERENCES, agreed: Callable[[torch.Tensor], torch.Tensor] = as_drawn,
+        at_once: int = 1 << 30,
+    ) -> None:  # fmt: skip
         """`agreed` gives the ranks that all sample from the same logits one of their draws: the sums that a draw is made of may be rounded
-        otherwise on another device, though logits, masks and the largest logit are the same to the bit."""
-        self._agreed = agreed
+        otherwise on another device, though logits, masks and the largest logit are the same to the bit. At most `at_once` positions go
+        through stages together, which bounds the memory for that."""
+        self._agreed, self._at_once = agreed, at_once
         self.vocab_size = vocab_size  # logits beyond it are padding and never sampled
         self.stages: tuple[Stage, ...] = (MinTokens(vocab_size), BadWords(vocab_size), Bias(vocab_size), *own, Penalties(vocab_size))
         self._draw = Draw(ops.draw)
@@ -154,6 +169,16 @@ class Sampler:
             settings = self._draw.settings(rows, recipe.truncation)
             tokens, peaks = self._draw_rows(logits, batch.sample_rows, batch.positions, batch.sample_at[: len(logits)], settings)
             return Sampled(batch.sample_rows, self._agreed(tokens)[:, None], peaks)
+        if len(logits) <= self._at_once:
+            return self._sampled(logits, batch, rows, recipe, masks)
+        ends = [(begin, begin + self._at_once) for begin in range(0, len(logits), self._at_once)]
+        return joined([
+            self._sampled(logits[begin:end], _part_of(batch, begin, end), rows, recipe.part(begin, end), masks and masks.part(begin, end))
+            for begin, end in ends
+        ])  # fmt: skip
+
+    def _sampled(self, logits: torch.Tensor, batch: Batch, rows: Columns, recipe: Recipe, masks: Masks | None) -> Sampled:
+        """Through all steps, by the stages one after the other."""
         logits = logits.float()
         raw = [(k, at, logits[_index(at, logits)]) for k, at in recipe.logprobs]  # copies
         if masks is not None:
@@ -190,6 +215,11 @@ class Sampler:
             drawn = self._agreed(self._draw(logits, peaks, view, recipe.truncation))
             return torch.where(view.column("temperature") > 0, drawn, tokens)
         return tokens.index_copy(0, index, self._agreed(self._draw(logits[index], peaks[index], part, recipe.truncation)))
+
+
+def _part_of(batch: Batch, begin: int, end: int) -> Batch:
+    """The same step with some of its sampled positions."""
+    return replace(batch, sample_at=batch.sample_at[begin:end], sample_rows=batch.sample_rows[begin:end])
 
 
 def _part(view: View, at: At) -> tuple[torch.Tensor | None, View]:

@@ -24,7 +24,7 @@ from octavo.ops.select import choose_ops
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.stages import Model, StagedModel
 from octavo.plan.kv import rank_layout
-from octavo.plan.memory import MOST_PASSES, Costs, num_slots, plan_memory
+from octavo.plan.memory import MOST_PASSES, Costs, num_slots, plan_memory, sampled_at_once
 from octavo.plan.report import beside
 from octavo.quant.checkpoint import choose_scheme
 from octavo.sampling.elsewhere import SampledElsewhere
@@ -68,7 +68,8 @@ def build_runner(
         layout = rank_layout(architecture, settings)
         here = layout.stage(model.stage.layers)
         bind(layers, here, allocate(here, device))
-    sampler = Sampler(architecture.vocab, own_stages(settings, architecture.vocab), ops, mesh.tp.agreed)
+    vocab = architecture.vocab
+    sampler = Sampler(vocab, own_stages(settings, vocab), ops, mesh.tp.agreed, sampled_at_once(vocab))
     widths = [group.spec.table_blocks(settings.max_model_len, group.block_tokens) for group in layout.groups]
     rows = Rows(settings, widths, sampler.fillers, device, num_slots(settings), ops.note_step)
     batches = BatchBuilder(settings, [group.block_tokens for group in layout.groups], device, ops)

@@ -59,8 +59,8 @@ def distribution(logits, params: SamplingParams, prompt=(), output=()) -> np.nda
 class Bench:
     """Rows and a sampler; a call samples the rows named, at whatever position they are."""
 
-    def __init__(self, max_num_seqs=8, vocab=VOCAB, own=(), device="cpu", num_slots=None):
-        self.sampler = Sampler(vocab, own)
+    def __init__(self, max_num_seqs=8, vocab=VOCAB, own=(), device="cpu", num_slots=None, at_once=1 << 30):
+        self.sampler = Sampler(vocab, own, at_once=at_once)
         self.device = device
         self.rows = Rows(Resolved(max_num_seqs=max_num_seqs), (4,), self.sampler.fillers, device, num_slots)
         self.lengths: dict[int, int] = {}

@@ -128,6 +128,22 @@ def test_a_row_depends_on_nothing_but_itself_and_stays_in_its_support(many, seed
 
 
 @settings(max_examples=30, deadline=None)
+@given(st.lists(any_params, min_size=1, max_size=7), st.integers(1, 4), st.integers(0, 2**32), st.sampled_from([None, (0,), (1, 4)]))
+def test_positions_that_go_through_in_parts_come_out_as_together(many, at_once, seed, masked):
+    many = [replace(params, logprobs=2) if row % 3 == 1 else params for row, params in enumerate(many)]
+    benches = [Bench(), Bench(at_once=at_once)]
+    for bench in benches:
+        for row, params in enumerate(many):
+            bench.admit(row, params, seed=seed + row)
+    at = tuple(row for row in masked or () if row < len(many))
+    for step in range(3):
+        logits = {row: logits_of(seed + 31 * row + step) for row in range(len(many))}
+        bits = torch.full((len(at), 2), 0x0F0F0F0F, dtype=torch.int32)
+        whole, parts = (bench.step(logits, Masks(at, bits.clone()) if at else None) for bench in benches)
+        assert parts == whole
+
+
+@settings(max_examples=30, deadline=None)
 @given(st.lists(any_params, min_size=1, max_size=6), st.integers(0, 2**32))
 def test_work_at_all_positions_equals_work_where_it_is_wanted(many, seed):
     benches = [Bench(), Bench()]

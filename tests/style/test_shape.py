@@ -22,7 +22,7 @@ FILE_TARGETS = {  # at one and a half times its target a file is a design questi
 READ_FIRST = ("core/", "engine/", "worker/")  # what a newcomer reads
 BESIDE = (  # ... and may leave for later: no request comes by
     "engine/orders.py", "engine/process.py", "engine/sleep.py", "engine/starts.py", "engine/timeline.py",
-    "worker/early.py", "worker/sleep.py",
+    "worker/early.py", "worker/largest.py", "worker/sleep.py",
 )  # fmt: skip
 READ_FIRST_LINES = 4000
 FORBIDDEN_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util", "Mixin")
