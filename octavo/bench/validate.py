@@ -84,8 +84,9 @@ class Bench:
         return measured.record
 
 
-def run(bench: Bench, duration_s: float, target_itl_s: float) -> None:
-    """Short requests from light load to the capacity; long ones among short ones, by a fixed budget and by a target."""
+def run(bench: Bench, duration_s: float, target_itl_s: float, mixed_capacity: float | None = None) -> None:
+    """Short requests from light load to the capacity; long ones among short ones, by a fixed budget and by a target. With the capacity for
+    those given, in requests/s, no others are played."""
     kind, most = bench.subject.settings.device, bench.subject.settings.max_num_seqs
     short, mixed = SHORT[kind], MIXED[kind]
 
@@ -99,17 +100,18 @@ def run(bench: Bench, duration_s: float, target_itl_s: float) -> None:
 
     warm_up(bench.llm, bench.subject.settings, bench.vocab_size)
     play(bench.llm, users(min(8, most), 2, *short, *mixed), bench.vocab_size)
-    full = closed("short", short, min(most, 256))
-    closed("short", short, min(most, 32))
-    for share in SHARES:
-        open_("short", short, share * full)
     budget = min(FIXED_TOKENS, bench.subject.settings.max_num_batched_tokens)
     fixed = {"max_num_batched_tokens": budget}
     held = {**fixed, "target_itl_s": target_itl_s}
-    full = closed("mixed", mixed, min(most, 96), **fixed)
+    if mixed_capacity is None:
+        full = closed("short", short, min(most, 256))
+        closed("short", short, min(most, 32))
+        for share in SHARES:
+            open_("short", short, share * full)
+        mixed_capacity = closed("mixed", mixed, min(most, 96), **fixed)
     for share in (BUSY, LIGHT):
-        open_("mixed", mixed, share * full, **fixed)
-        open_("mixed, target", mixed, share * full, **held)
+        open_("mixed", mixed, share * mixed_capacity, **fixed)
+        open_("mixed, target", mixed, share * mixed_capacity, **held)
 
 
 def judge(subject: Subject, played: Sequence[Played]) -> list[dict[str, Any]]:

@@ -40,9 +40,12 @@ def test_a_known_machine_is_simulated_as_it_is(subject: Subject, tmp_path: Path,
     assert validate.as_table(rows).count("\n") == 12
     assert len(validate.held(bench.played)) == 2, "at busy and at light load"
 
+    again = validate.Bench(Machine(subject), subject, 1000)
+    validate.run(again, 0.5, 0.02, mixed_capacity=40.0)
+    assert [one.point.name for one in again.played] == ["mixed, 28/s", "mixed, target, 28/s", "mixed, 4/s", "mixed, target, 4/s"]
     data = json.loads(json.dumps(validate.to_data(subject, bench.played)))
-    again, played = validate.from_data(subject.arch, data)
-    assert again.settings == replace(subject.settings, reasons={})
+    read, played = validate.from_data(subject.arch, data)
+    assert read.settings == replace(subject.settings, reasons={})
     assert [len(one.timings) for one in played] == [len(one.timings) for one in bench.played]
     assert [one.point for one in played] == [one.point for one in bench.played]
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_06B))
