@@ -34,7 +34,8 @@ from octavo.logs import start_logging
 from octavo.plan.cost import CostModel, Launch, Roofline
 from octavo.plan.steps import StepLog
 from octavo.serve.front import Front, ServedModel
-from octavo.serve.launch import bind, run_until_done
+from octavo.serve.launch import run_until_done
+from octavo.serve.listen import bind
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate

@@ -18,11 +18,13 @@ PROMPTS = (
     "Once upon a time, in a small village by the sea,",
     "def fibonacci(n):\n    ",
     "Water boils at a temperature of",
-    "The three primary colours are red,",
+    "The speed of light in vacuum is",
     "Dear Sir or Madam,\n\nI am writing to",
     "1, 1, 2, 3, 5, 8, 13,",
     "Die Hauptstadt von Deutschland heißt",
 )
+# Every place at which the reference itself hardly knows: prompt -> the first output position with a margin under CLOSE.
+DOUBTFUL: dict[int, int] = {7: 58}
 
 
 @dataclass(frozen=True)

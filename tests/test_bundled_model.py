@@ -9,7 +9,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.engine.messages import Add
 from octavo.types import Request
-from tests.reference import MODEL, NUM_TOKENS, PROMPTS, verified
+from tests.reference import DOUBTFUL, MODEL, NUM_TOKENS, PROMPTS, verified
 
 SAME = {"dtype": "float32", "max_model_len": 512, "kv_cache_memory_bytes": 96 << 20}
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -22,6 +22,10 @@ def expected():
     outputs = llm.generate(list(PROMPTS), GREEDY, use_tqdm=False)
     llm.close()
     return verified([output.outputs[0].token_ids for output in outputs])
+
+
+def test_every_doubtful_place_is_listed(expected):
+    assert {number: one.doubtful_from for number, one in enumerate(expected) if one.doubtful_from < NUM_TOKENS} == DOUBTFUL
 
 
 def check(expected, texts) -> None:

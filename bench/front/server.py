@@ -17,7 +17,8 @@ from octavo.ledger import Ledger
 from octavo.logs import start_logging
 from octavo.serve.beside import Others
 from octavo.serve.front import Front
-from octavo.serve.launch import bind, run_until_done
+from octavo.serve.launch import run_until_done
+from octavo.serve.listen import bind
 
 
 async def front_of(config: ServerConfig, starting: Coroutine[Any, Any, Any], ledger: Ledger) -> Front:

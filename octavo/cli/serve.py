@@ -22,6 +22,13 @@ TOPICS = (ServerConfig, *ENGINE_TOPICS)
 def run(settings: Settings) -> int:
     asked, server = settings.engine(), settings.topic(ServerConfig)
     print(f"octavo serve {asked.model.model}; settings:\n{settings.describe()}", file=sys.stderr)
+    from octavo.serve.listen import bind, num_processes
+
+    try:  # before the heavy imports, so that a busy port is told at once
+        listener = None if asked.parallel.headless else bind(server, shared=num_processes(asked, server) > 1)
+    except OSError as error:
+        print(f"octavo serve: {error}", file=sys.stderr)
+        return 1
     from octavo.serve.start import serve
 
-    return serve(asked, server)
+    return serve(asked, server, listener)

@@ -20,8 +20,8 @@ from octavo.engine.client import EngineDead
 from octavo.engine.process import spawn
 from octavo.ledger import Ledger
 from octavo.serve.front import Front
+from octavo.serve.listen import BACKLOG
 
-BACKLOG = 2048
 ENDING_S = 2.0  # for a process that has been told to end and has nothing left to do
 
 

@@ -1,4 +1,4 @@
-"""The life of a server: take the port, start the engine, serve, drain, end. The port comes first, so that a busy one is told at once."""
+"""The life of a server that has its port: start the engine, serve, drain, end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import ssl
-import stat
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +19,11 @@ import uvicorn
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
 from octavo.serve.batches_run import run_batches
-from octavo.serve.beside import BACKLOG, ENDING_S, Others
+from octavo.serve.beside import ENDING_S, Others
 from octavo.serve.files_store import store_of
 from octavo.serve.front import Front
 from octavo.serve.http import Protocol
+from octavo.serve.listen import url_of
 from octavo.serve.progress import keep_looking
 
 log = logging.getLogger("octavo.serve")
@@ -33,58 +33,6 @@ REPORT_EVERY_S = 10.0
 DEATH_GRACE_S = 2.0  # how long the health routes tell of a dead engine before the server ends
 WRITE_OUT_S = 5.0  # for answers that are ready but not read yet
 MANY_FILES = 65_536
-
-
-class PortBusy(OSError):
-    """Somebody else listens there; the text says where and what to do."""
-
-
-def bind(config: ServerConfig, *, shared: bool = False) -> socket.socket:
-    """A listening socket: from now on the address is ours, and clients that come too early wait. `shared`: `bind_too` can make another.
-
-    Raises `PortBusy` and `OSError`.
-    """
-    if config.uds is not None:
-        return _bind_unix(Path(config.uds))
-    try:
-        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise OSError(f"--host {config.host} is no address of this machine: {error.strerror}") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        if shared:  # from now on: whoever comes from elsewhere finds the port busy
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise PortBusy(f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with --port") from None
-    return listener
-
-
-def _bind_unix(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)) == 0:
-                raise PortBusy(f"somebody listens on {path}; choose another path with --uds")
-        path.unlink()  # left by a server that is gone
-    try:
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise PortBusy(f"cannot listen on {path}: {error.strerror}; choose another path with --uds") from None
-    return listener
-
-
-def url_of(config: ServerConfig, listener: socket.socket) -> str:
-    if config.uds is not None:
-        return f"unix:{config.uds}"
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}{config.root_path}"
 
 
 class Stops:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Coroutine
 from functools import partial
@@ -18,7 +19,8 @@ from octavo.ledger import Ledger
 from octavo.models.checkpoint import Checkpoint
 from octavo.serve.beside import Others
 from octavo.serve.front import Front, ServedModel
-from octavo.serve.launch import bind, run_until_done
+from octavo.serve.launch import run_until_done
+from octavo.serve.listen import num_processes
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate
@@ -26,25 +28,20 @@ from octavo.text.template import ChatTemplate
 START = "octavo.serve.start:start_front"
 
 
-def serve(asked: EngineConfig, config: ServerConfig) -> int:
-    """Serve until told to stop; the exit code. Raises `ConfigError` and what opening a model raises."""
-    if asked.parallel.headless:
+def serve(asked: EngineConfig, config: ServerConfig, listener: socket.socket | None) -> int:
+    """Serve on the port that was taken, or without one run the engines for another host, until told to stop; the exit code. Raises
+    `ConfigError` and what opening a model raises."""
+    if listener is None:
         return serve_headless(asked)
     template = checked_template(asked)
     try:
         ledger = Ledger(num_processes(asked, config))
-        listener = bind(config, shared=ledger.num_rows > 1)
         start = asked, config, template
         others = partial(Others.start, listener, ledger, config, START, start)
         return run_until_done(config, listener, lambda: start_front(*start, started_engine(asked), ledger), others)
     except (OSError, EngineDead) as error:
         print(f"octavo serve: {error}", file=sys.stderr)
         return 1
-
-
-def num_processes(asked: EngineConfig, config: ServerConfig) -> int:
-    """That answer; by default one for each engine."""
-    return config.api_server_count or asked.parallel.data_parallel_size
 
 
 async def start_front(

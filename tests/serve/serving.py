@@ -16,7 +16,8 @@ import httpx
 from octavo.config.server import ServerConfig
 from octavo.serve.app import create_app
 from octavo.serve.front import Front, ServedModel
-from octavo.serve.launch import Stops, bind, run, url_of
+from octavo.serve.launch import Stops, run
+from octavo.serve.listen import bind, url_of
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
 from octavo.text.template import ChatTemplate

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from octavo.config.server import ServerConfig
-from octavo.serve.launch import PortBusy, bind
+from octavo.serve.listen import PortBusy, bind
 from tests.scripted_engine import Script
 from tests.serve.serving import WAIT_S, Served, eventually, served
 
@@ -107,6 +107,17 @@ def test_a_busy_port_is_told_before_anything_is_loaded() -> None:
         bind(ServerConfig(port=port))
     first.close()
     bind(ServerConfig(port=port)).close()
+
+
+def test_the_command_says_so_before_it_imports_what_serves() -> None:
+    first = bind(ServerConfig(port=0))
+    port = first.getsockname()[1]
+    asked = ["serve", "smollm2-135m", "--port", str(port)]
+    program = f"import sys; from octavo.cli.main import main; print(main({asked}), *(set(sys.modules) & {{'numpy', 'torch', 'uvicorn'}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    first.close()
+    assert done.stdout == "1\n", done.stderr
+    assert f"port {port}: Address already in use; choose another with --port" in done.stderr
 
 
 def test_a_host_that_is_none() -> None:
@@ -210,7 +221,8 @@ def test_a_signal_while_starting_ends_the_start() -> None:
     program = """
 import asyncio, sys
 from octavo.config.server import ServerConfig
-from octavo.serve.launch import bind, run_until_done
+from octavo.serve.launch import run_until_done
+from octavo.serve.listen import bind
 async def start():
     print("starting", flush=True)
     try:
