@@ -20,6 +20,7 @@ from octavo.core.kv.layout import lay_out
 from octavo.core.kv.specs import KVSpec, PagedSpec, WindowSpec
 from octavo.core.plan import Plan, StepOutput
 from octavo.core.scheduler import Scheduler
+from octavo.host.collector import collect_seldom
 from octavo.types import Request, SamplingParams
 
 PROMPT_TOKENS = 64
@@ -53,6 +54,7 @@ def measure(num_sequences: int, num_steps: int, depth: int = 1, hybrid: bool = F
     commit_s: list[float] = []
     gc.collect()
     gc.freeze()
+    collect_seldom()  # as in the engine's process
     for step in range(num_steps):
         started = time.thread_time()
         plan = scheduler.plan(float(step))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import socket
@@ -22,6 +21,7 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Add, Ask, Command, Outbox
 from octavo.engine.news import pack, unpack
 from octavo.engine.process import Child, Status, first_word, function_at, spawn
+from octavo.host.collector import collect_seldom
 from octavo.types import Request, SequenceOutput
 
 
@@ -217,6 +217,6 @@ def run_replica(status: Status, fd: int, build: str, args: tuple[Any, ...]) -> N
     """A replica's process."""
     link, outbox = Connection(fd), Collected()
     loop, info = function_at(build)(*args, outbox)
-    gc.set_threshold(100_000, 20, 100)
+    collect_seldom()
     link.send_bytes(pickle.dumps((info, loop.scheduler.settings, loop.scheduler.cache.layout)))
     drive(loop, Desk(link, loop, outbox).receive)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from octavo.engine.channel import News, decode_command, encode_answer
 from octavo.engine.drive import CHECK_EVERY_S, Loop, drive
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
 from octavo.engine.process import Status, function_at
+from octavo.host.collector import collect_seldom
 from octavo.types import SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,6 @@ def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) 
     """The engine's process: `build` ("module:function") makes the loop from `args` and an outbox."""
     server = EngineServer(address)
     loop, info = function_at(build)(*args, server.outbox)
-    gc.set_threshold(100_000, 20, 100)  # a full collection in the middle of a step is a pause for everybody
+    collect_seldom()
     status.say("ready", info=info, address=server.address)
     server.run(loop)

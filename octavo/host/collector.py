@@ -7,6 +7,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
+def collect_seldom() -> None:
+    """For a process that makes a step's objects and drops them again: by default the collector would look at them in every step of many
+    sequences, and a full collection in the middle of a step is a pause for everybody."""
+    gc.set_threshold(100_000, 20, 100)
+
+
 @contextmanager
 def uncollected() -> Generator[None]:
     """A start makes half a million objects, nearly all of which stay: the collector would look through them ever again, which is a sixth of
