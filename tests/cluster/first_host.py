@@ -35,7 +35,8 @@ async def texts(llm: AsyncLLM, which=range(4)) -> list[list[int]]:
 async def main(model: str, flags: dict[str, Any]) -> None:
     llm = await asyncio.wait_for(AsyncLLM.start(model, **flags), 120)
     try:
-        print(json.dumps({"texts": await texts(llm)}), flush=True)
+        found = await texts(llm)
+        print(json.dumps({"texts": found, "steps": [one.num_steps for one in await llm.engine.stats()]}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         begin_s = time.monotonic()
         try:

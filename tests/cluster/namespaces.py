@@ -1,4 +1,5 @@
-"""Two hosts of one machine: network namespaces with a cable between them, each with an address of its own and nothing else."""
+"""Two hosts of one machine: network namespaces with a cable between them, each with an address of its own and nothing else. Where the
+machine allows none, two groups of processes that share its address."""
 
 from __future__ import annotations
 
@@ -26,32 +27,26 @@ kill $other
 
 @dataclass(frozen=True)
 class TwoHosts:
-    pids: tuple[int, int]  # of a process on each
+    address: str  # of the first
+    pids: tuple[int, int] | None  # of a process on each
 
     def on(self, host: int, command: list[str]) -> list[str]:
         """The command as it runs on one of them."""
-        return ["nsenter", "-t", str(self.pids[host]), "-U", "-n", "--preserve-credentials", *command]
-
-
-class NotAllowed(Exception):
-    """There are no namespaces to be had here; the text says why."""
+        return command if self.pids is None else ["nsenter", "-t", str(self.pids[host]), "-U", "-n", "--preserve-credentials", *command]
 
 
 @contextmanager
 def two_hosts() -> Iterator[TwoHosts]:
-    """Raises `NotAllowed`."""
-    if missing := [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]:
-        raise NotAllowed(f"{', '.join(missing)} not found")
+    if any(shutil.which(name) is None for name in ("unshare", "nsenter", "ip")):
+        yield TwoHosts("127.0.0.1", None)
+        return
     pipe = subprocess.PIPE
     keeper = subprocess.Popen(["unshare", "-Urn", "sh", "-c", SCRIPT], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert keeper.stdin is not None
     assert keeper.stdout is not None
-    assert keeper.stderr is not None
     try:
         line = keeper.stdout.readline().strip()
-        if not line:
-            raise NotAllowed(keeper.stderr.read().strip() or "no word")
-        yield TwoHosts((keeper.pid, int(line)))
+        yield TwoHosts(ADDRESSES[0], (keeper.pid, int(line))) if line else TwoHosts("127.0.0.1", None)
     finally:
         try:
             keeper.communicate("\n", timeout=5)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
-from octavo import LLM
 from octavo.cluster.far import gather, listen
 from octavo.config.fields import ConfigError
 from octavo.config.parallel import ParallelConfig
@@ -21,8 +17,7 @@ from octavo.engine.process import Child, spawn
 from octavo.engine.processes import ProcessExecutor
 from octavo.engine.workers import Workers
 from octavo.host.network import NobodyThere, connect, interface_of
-from tests.cluster import one_text
-from tests.cluster.one_text import LIMIT_S, free_port, of_one_process, texts
+from tests.cluster.one_text import LIMIT_S
 from tests.engine.test_processes import alive, check_for, plan
 from tests.parity.conftest import make_pair  # noqa: F401  (a fixture)
 
@@ -152,25 +147,3 @@ def test_the_interface_of_an_address():
 def test_sizes_that_do_not_fit_are_refused_with_what_works(flags, error):
     with pytest.raises(ConfigError, match=error):
         ParallelConfig(**flags)
-
-
-def test_two_hosts_with_a_stage_each_say_what_one_process_says(make_pair, tmp_path):  # noqa: F811
-    make_pair("llama")
-    expected, port = of_one_process(str(tmp_path)), free_port()
-    words = ["serve", "--headless", "--nnodes", "2", "--node-rank", "1", "-pp", "2", "--master-port"]
-    command = [sys.executable, "-m", "octavo", *words, str(port), "--model", str(tmp_path)]
-    other = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert other.stderr is not None
-    try:
-        two = LLM(str(tmp_path), **one_text.FLAGS, nnodes=2, pipeline_parallel_size=2, master_port=port)
-        assert texts(two) == expected
-        (pid,) = {int(found) for found in re.findall(r"process (\d+)", two._engine.executor.parties[1].progress())}
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ExecutorDead, match="worker 1: its process ended with signal 9"):
-            texts(two)
-        assert other.wait(LIMIT_S) == 1
-        assert "octavo serve: worker 1: its process ended with signal 9" in other.stderr.read()
-    finally:
-        other.kill()
-        other.wait()
-        other.stderr.close()

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,39 +29,6 @@ def of_one(model: str) -> list[list[int]]:
     found = texts_offline(llm, PROMPTS, LENGTHS)
     llm.close()
     return found
-
-
-def test_one_api_has_replicas_of_two_hosts_behind_it(make_pair, tmp_path):  # noqa: F811
-    make_pair("qwen3_moe", **MOE)
-    port = free_port()
-    words = f"serve --headless -dp 2 -dpr 1 -dpl 1 -ep --data-parallel-rpc-port {port} --max-model-len 64 --kv-cache-memory-bytes 1M"
-    command = [sys.executable, "-m", "octavo", *words.split(), "--max-num-seqs", "4", "--max-num-batched-tokens", "16", "--model"]
-    flags = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_rpc_port": port, "enable_expert_parallel": True}
-
-    async def run() -> None:
-        expected = of_one(str(tmp_path))
-        other = subprocess.Popen([*command, str(tmp_path), "--skip-tokenizer-init"], stderr=subprocess.PIPE, text=True)
-        assert other.stderr is not None
-        llm = await asyncio.wait_for(AsyncLLM.start(str(tmp_path), **FLAGS, **flags), 90)
-        try:
-            assert await texts(llm) == expected, "they end at different times"
-            assert await texts(llm, range(1)) == expected[:1], "one is idle"
-            assert [one.num_steps > 0 for one in await llm.engine.stats()] == [True, True], "both have worked"
-            (child, *_) = Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()
-            os.kill(int(child), signal.SIGKILL)
-            begin_s = time.monotonic()
-            with pytest.raises(EngineDead, match="engine 1: the engine process ended with signal 9 on host "):
-                await texts(llm)
-            assert time.monotonic() - begin_s < LIMIT_S
-            assert await asyncio.to_thread(other.wait, LIMIT_S) == 1
-            assert re.search("octavo serve: engine 1: the engine process ended with signal 9", other.stderr.read())
-        finally:
-            await llm.close()
-            other.kill()
-            other.wait()
-            other.stderr.close()
-
-    asyncio.run(run())
 
 
 def test_servers_of_their_own_step_together(make_pair, tmp_path):  # noqa: F811
