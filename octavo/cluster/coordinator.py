@@ -23,6 +23,7 @@ from octavo.engine.process import Child, Status, spawn
 from octavo.host.network import NobodyThere, connect, lasting
 
 INTENT = struct.Struct("<Q?")
+HEARD_S = 3.0  # within which the coordinator hears of a rank that has left
 CALL, ROUND, LOST = b"C", b"R", b"L"  # what a message of the coordinator begins with
 
 
@@ -154,6 +155,15 @@ class Seat:
             message = self._receive()
             if message[:1] == ROUND:
                 return [Intent(*words) for words in INTENT.iter_unpack(message[1:])]
+
+    def lost(self) -> str | None:
+        """Which rank has left, as soon as the coordinator has heard of it; None if that is none."""
+        try:
+            while self._link.poll(HEARD_S):
+                self._receive()
+        except ExecutorDead as word:
+            return str(word)
+        return None
 
     def close(self) -> None:
         self._link.close()

@@ -29,7 +29,7 @@ class Others(Protocol):
         ...
 
     def failed(self, error: Exception) -> None:
-        """A step of this engine raised."""
+        """A step of this engine raised. Raises `ExecutorDead` where the others cannot go on without it, or it without them."""
         ...
 
 
@@ -70,5 +70,7 @@ class LockStep:
         return None if agreement is None else (plan or Plan(0))._replace(num_tokens_all=agreement.num_tokens)
 
     def failed(self, error: Exception) -> None:
-        """The others are in the middle of it: nobody can go on."""
-        raise ExecutorDead(f"{type(error).__name__}: {error}") from error
+        """The others are in the middle of it: nobody can go on. What only lost another says what the coordinator knows of that one."""
+        consequence = getattr(error, "consequence", False)
+        own = str(error) if isinstance(error, ExecutorDead) else f"{type(error).__name__}: {error}"
+        raise ExecutorDead((self._seat.lost() if consequence else None) or own, consequence) from error

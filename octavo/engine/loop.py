@@ -132,8 +132,6 @@ class EngineLoop:
     def _submit(self, plan: Plan) -> None:
         try:
             self.flight.append((plan, self.executor.submit(plan), self.step_log.launched(self.clock())))
-        except ExecutorDead:
-            raise
         except Exception as error:
             self._failed(plan, error)
         else:
@@ -148,8 +146,6 @@ class EngineLoop:
         self._tell(ended)
         try:
             self.executor.sample(plan, masks)
-        except ExecutorDead:
-            raise
         except Exception as error:
             self.flight.pop()
             self._failed(plan, error)
@@ -168,8 +164,6 @@ class EngineLoop:
         plan, future, launched = self.flight.popleft()
         try:
             output = future.result()
-        except ExecutorDead:
-            raise
         except Exception as error:
             self._failed(plan, error)
             return
@@ -189,8 +183,10 @@ class EngineLoop:
         self._tell(self.scheduler.commit(plan, output, now_s))
 
     def _failed(self, plan: Plan, error: Exception) -> None:
-        """A step raised: its sequences end with the reason, all others go on."""
+        """A step raised: its sequences end with the reason, all others go on, unless no further step could run. Raises `ExecutorDead`."""
         self.others.failed(error)
+        if isinstance(error, ExecutorDead):
+            raise error
         log.error("step %d failed, its %d sequences end: %r", plan.step, len(plan.slices), error, exc_info=error)
         self.step_ended_at_s = self.clock()
         self.step_log.rest()
