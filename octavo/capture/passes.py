@@ -1,8 +1,9 @@
 """The model's pass over steps of any kind as CUDA graphs: what the host spends hundreds of launches on becomes one.
 
 A graph is captured for a room: a padded number of tokens and of slices. Attention finds its work on the device, in the batch's own buffers,
-so one graph serves every mix of prompts and decodes that fits; sampling follows op by op. A room is captured when it is needed for the
-second time: the first step there runs op by op, and what comes only once costs nothing more.
+so one graph serves every mix of prompts and decodes that fits; sampling follows op by op. An engine that waits for requests has rooms
+captured one after the other. What is needed before that is captured when it comes for the second time: the first step there runs op by op,
+and what comes only once costs nothing more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import torch
 from octavo.capture.record import Record, Replay
 from octavo.context import UNPADDED, Batch, Room
 
-FEW_SLICES = 64
 Pass = Callable[[Batch], torch.Tensor]  # -> hidden [T, hidden]
 
 
@@ -44,16 +44,18 @@ class PassGraphs:
             if room not in self._met:
                 self._met.add(room)
                 return self._run(batch)
-            captured = self._captured[room] = self._record(lambda: self._run(batch))
+            self.record(batch, room)
+            captured = self._captured[room]
         replay, hidden = captured
         replay()
         return hidden
 
 
+    def record(self, batch: Batch, room: Room) -> None:
+        """Record a room before it is needed, with a batch that may hold nothing but padding."""
+        if room not in self._captured and len(self._captured) < self._most:
+            self._captured[room] = self._record(lambda: self._run(batch))
+
+
 def _at_least(sizes: list[int], number: int) -> int:
     return sizes[bisect_left(sizes, number)]
-
-
-def slice_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Two, since an empty place costs attention next to nothing, and every further one would have to be met, and recorded, for itself."""
-    return (FEW_SLICES, max_num_seqs) if max_num_seqs > FEW_SLICES else (max_num_seqs,)

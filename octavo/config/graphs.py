@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
 from octavo.plan.devices import Device
@@ -11,6 +14,7 @@ SHARED_GRAPH_LIMIT = 1024  # and where ranks share each layer: a rank whose laun
 # Tokens. Below some 200 a pass takes as long as reading the weights, so a few sizes do; above the last one the device takes longer than
 # launching, even where others keep the host from it for half of the time.
 PASS_SIZES = (32, *range(128, 1409, 128))
+FEW_SLICES = 64
 FEW = (1, 2, 4, 8)  # where passes stand in for decode steps too
 
 
@@ -62,3 +66,13 @@ def pass_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
     most = min(asked.compilation.max_cudagraph_capture_size or PASS_SIZES[-1], settings.max_num_batched_tokens)
     usual = (*FEW, *PASS_SIZES) if settings.data_parallel_size > 1 and settings.expert_parallel_size > 1 else PASS_SIZES
     return tuple(sorted({size for size in asked.compilation.cudagraph_capture_sizes or usual if size <= most}))
+
+
+def slice_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Two, since an empty place costs attention next to nothing, and every further one would have to be met, and recorded, for itself."""
+    return (FEW_SLICES, max_num_seqs) if max_num_seqs > FEW_SLICES else (max_num_seqs,)
+
+
+def rooms(settings: Resolved) -> Iterator[tuple[int, int]]:
+    """Tokens and slices of all passes that are recorded: those of few slices first."""
+    return ((tokens, slices) for slices, tokens in product(slice_sizes(settings.max_num_seqs), settings.pass_sizes))

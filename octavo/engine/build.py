@@ -15,6 +15,7 @@ from octavo.cluster.ranks import Ranks
 from octavo.cluster.ray_hosts import ray_hosts
 from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
+from octavo.config.graphs import rooms
 from octavo.config.parallel import Replica
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
@@ -128,7 +129,9 @@ def build_engine(
     scheduler = Scheduler(settings, cache, [slots, grammars.preparation], step_budget(settings, costs))
     starts.keep(note, env.cache_root() / "starts")
     log.info("ready: %s", timeline)
-    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars, ranks.others)
+    # Replicas in lock step record what they all run at once, when they run it.
+    ahead = () if config.parallel.lock_step else (("record_pass", *room) for room in rooms(settings))
+    loop = EngineLoop(scheduler, executor, outbox, time.monotonic, settings.overlap_depth, costs, grammars, ranks.others, ahead)
     return loop, info_of(settings, architecture, layout.num_blocks * settings.block_size, timeline)
 
 

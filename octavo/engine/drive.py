@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from octavo.engine.messages import Command
+from octavo.engine.orders import Ahead
 
 CHECK_EVERY_S = 1.0  # how soon the death of an idle worker is noticed
 
@@ -23,6 +24,9 @@ class Loop(Protocol):
 
     def step(self) -> None: ...
 
+    @property
+    def ahead(self) -> Ahead: ...
+
     def check(self) -> None: ...
 
     def close(self) -> None: ...
@@ -32,9 +36,10 @@ def drive(loop: Loop, receive: Callable[[bool], list[Command]]) -> None:
     """`receive(wait)` gives all commands that have come; with `wait` it blocks up to `CHECK_EVERY_S` until there is one
     or the loop wakes."""
     while loop.busy or not loop.stopping:
-        loop.handle(receive(not loop.busy))
+        loop.handle(receive(not loop.busy and not loop.ahead.left))
         if not loop.busy:
             loop.check()
+            loop.ahead.give_next()
         if loop.busy:
             loop.step()
     loop.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from octavo.config.resolved import Resolved
@@ -16,7 +16,7 @@ from octavo.engine.executor import Executor, ExecutorDead, StepFuture
 from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.lockstep import Alone, Others
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Outbox, Stop
-from octavo.engine.orders import order_workers
+from octavo.engine.orders import Ahead, Order, order_workers
 from octavo.engine.sizes import Sizes
 from octavo.engine.sleep import Sleep
 from octavo.engine.watch import Watch
@@ -32,6 +32,7 @@ class EngineLoop:
     def __init__(
         self, scheduler: Scheduler, executor: Executor, outbox: Outbox, clock: Callable[[], float], depth: int = 1,
         costs: LearnedCosts | None = None, grammars: Grammars | None = None, others: Others | None = None,
+        ahead: Iterable[Order] = (),
     ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.executor = executor
@@ -48,6 +49,7 @@ class EngineLoop:
         self.others = others or Alone()
         self.wakes = self.others.wakes
         self.stopping = False
+        self.ahead = Ahead(self, ahead)
         self.expert_tokens: dict[int, dict[int, int]] = {}  # by layer and expert, as last told
         self.sleep = Sleep(self)
         self._questions: dict[str, Callable[..., Any]] = {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from octavo.engine.executor import Executor, OrderFailed
+
+log = logging.getLogger(__name__)
+Order = tuple[Any, ...]  # its name and arguments
 
 
 class Loop(Protocol):
@@ -30,3 +35,20 @@ def order_workers(loop: Loop, name: str, *args: Any) -> list[str]:
     except OrderFailed as failure:
         return [str(failure)]
     return []
+
+
+class Ahead:
+    """Orders that save later steps time, given one by one while nothing else is to do."""
+
+    def __init__(self, loop: Loop, orders: Iterable[Order]) -> None:
+        self._loop, self._left = loop, deque(orders)
+
+    @property
+    def left(self) -> bool:
+        return bool(self._left)
+
+    def give_next(self) -> None:
+        """What fails is not tried on: the steps do without."""
+        if self._left and (failures := order_workers(self._loop, *self._left.popleft())):
+            log.warning("later steps are not made ready: %s", failures[0])
+            self._left.clear()

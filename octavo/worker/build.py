@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from octavo.capture.decode import DecodeGraphs
-from octavo.capture.passes import PassGraphs, slice_sizes
+from octavo.capture.passes import PassGraphs
 from octavo.capture.record import CudaRecorder, Record
 from octavo.config.architecture import Architecture
+from octavo.config.graphs import slice_sizes
 from octavo.config.resolved import Resolved
 from octavo.core.limits import needs_vocabulary_slot
 from octavo.host.huge_pages import PAGE_BYTES, move_later
@@ -101,7 +102,9 @@ def build_runner(
         there = held(model, here, rows.num_bytes, device) | tried
         log.info("memory, as planned and as it is:\n%s", beside(plan, there))
     profiler = Profiler(settings.profiler_dir)
-    runner.orders.update(sleep=bed.sleep, wake=bed.wake, start_profile=profiler.start, stop_profile=profiler.stop)
+    runner.orders.update(
+        sleep=bed.sleep, wake=bed.wake, start_profile=profiler.start, stop_profile=profiler.stop, record_pass=runner.record_pass
+    )
     return runner
 
 

@@ -51,6 +51,8 @@ class Passes(Protocol):
 
     def run(self, batch: Batch, room: Room) -> torch.Tensor: ...  # -> hidden [T, hidden]
 
+    def record(self, batch: Batch, room: Room) -> None: ...
+
 
 class OpByOp:
     """Nothing was captured."""
@@ -69,6 +71,9 @@ class OpByOp:
 
     def run(self, batch: Batch, room: Room) -> torch.Tensor:
         return self._run(batch)
+
+    def record(self, batch: Batch, room: Room) -> None:
+        pass
 
 
 class Runner:
@@ -147,6 +152,12 @@ class Runner:
             sampled = self.sampler(logits, batch, self.rows, recipe, masks)
         self.rows.record(batch, sampled)
         return sampled
+
+    @torch.inference_mode()
+    def record_pass(self, num_tokens: int, num_slices: int) -> None:
+        """Record the pass over steps that fit into this room, before the first of them comes."""
+        room = Room(num_tokens, num_slices)
+        self.passes.record(self.batches.build(Plan(0), self.rows, room), room)
 
     def enter_thread(self) -> None:
         if self.rows.computed.is_cuda:

@@ -10,6 +10,8 @@ import pytest
 from octavo.config.resolved import Resolved
 from octavo.core.kv.cache import KVCache
 from octavo.core.scheduler import Scheduler
+from octavo.engine.drive import drive
+from octavo.engine.executor import OrderFailed
 from octavo.engine.grammars import Grammars, no_vocabulary
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Ask, Finish, Stop
@@ -36,7 +38,7 @@ class Outbox:
 MODEL = FakeModel()
 
 
-def make_loop(depth: int, failing=(), num_blocks: int = 64, vocabulary=no_vocabulary):
+def make_loop(depth: int, failing=(), num_blocks: int = 64, vocabulary=no_vocabulary, ahead=()):
     settings = Resolved(max_model_len=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, overlap_depth=depth)
     layout = make_layout(num_blocks, 4)
     executor = FakeExecutor(layout, settings.max_num_seqs, MODEL, failing=failing)
@@ -44,7 +46,7 @@ def make_loop(depth: int, failing=(), num_blocks: int = 64, vocabulary=no_vocabu
     clock = itertools.count().__next__
     grammars = Grammars(vocabulary, lambda: 0.0)
     scheduler = Scheduler(settings, KVCache(layout), (grammars.preparation,))
-    return EngineLoop(scheduler, executor, outbox, lambda: float(clock()), depth, grammars=grammars), outbox
+    return EngineLoop(scheduler, executor, outbox, lambda: float(clock()), depth, grammars=grammars, ahead=ahead), outbox
 
 
 def request(name: str, length: int, max_tokens: int = 8) -> Request:
@@ -166,3 +168,34 @@ def test_preemption_is_told_with_counts_and_flags_that_help(caplog):
     assert 1 <= len(lines) <= count.bit_length()
     assert lines[0].startswith("1 times")
     assert all(flag in lines[0] for flag in ("--kv-cache-memory-bytes", "--max-num-seqs", "OCTAVO_CPU_KVCACHE_SPACE"))
+
+
+def test_orders_that_save_time_are_given_one_by_one_while_nothing_else_is_to_do(monkeypatch):
+    loop, _ = make_loop(1, ahead=[("record_pass", 32, 4), ("record_pass", 64, 4), ("unknown",), ("record_pass", 128, 4)])
+    given = []
+
+    def order(name, *args):
+        if name == "unknown":
+            raise OrderFailed("it is not known")
+        given.append(args)
+
+    monkeypatch.setattr(loop.executor, "order", order, raising=False)
+    loop.ahead.give_next()
+    assert (given, loop.ahead.left) == ([(32, 4)], True)
+    for _ in range(3):
+        loop.ahead.give_next()
+    assert (given, loop.ahead.left) == ([(32, 4), (64, 4)], False), "what failed once is not tried on"
+
+
+def test_a_driven_loop_blocks_only_when_it_has_prepared_all():
+    loop, _ = make_loop(1, ahead=[("record_pass", 32, 4)] * 2)
+    given, waits = [], []
+    loop.executor.order = lambda name, *args: given.append(args)
+    loop.executor.check = loop.executor.close = lambda: None
+
+    def receive(wait):
+        waits.append(wait)
+        return [Stop(drain=True)] if wait else []
+
+    drive(loop, receive)
+    assert (len(given), waits) == (2, [False, False, True])
