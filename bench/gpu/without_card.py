@@ -1,5 +1,5 @@
-"""An `LLM` as it would run on an H200, or as one rank of several would, without one: tensors lie on the CPU, and a kernel's launch is only
-noted.
+"""An `LLM` as it would run on an H200 or another card, or as one rank of several would, without one: tensors lie on the CPU, and a kernel's
+launch is only noted.
 
 Which kernels run, with what types, alignments and constants, is decided on the host, so all of it comes out right; numbers do not. For a
 process that does nothing else, without Triton's interpreter.
@@ -26,14 +26,27 @@ from octavo.parallel.meeting import Layout
 from octavo.parallel.mesh import Group, Mesh
 from octavo.parallel.symmetric import BLOCKS_BYTES, PUSH_BYTES, Symmetric
 
-NAME, SM, NUM_SMS, SHARED_BYTES, MEMORY_BYTES = "NVIDIA H200", 90, 132, 232_448, 150_000_000_000
 ALONE = Layout()
+
+
+@dataclass(frozen=True)
+class Card:
+    """What decides on the host which kernels run."""
+
+    name: str
+    sm: int
+    num_sms: int
+    shared_bytes: int  # that one program may have
+    memory_bytes: int
+
+
+H200 = Card("NVIDIA H200", 90, 132, 232_448, 150_000_000_000)
 Note = Callable[[str, str, str], None]  # a kernel's module, name and specialisation data
 
 
-def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0) -> None:
+def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0, card: Card = H200) -> None:
     """From now on the process believes to have the card, and to be a rank of this layout. `note` hears of every launch."""
-    _triton(note)
+    _triton(note, card)
     import octavo.models.registry
     import octavo.worker.build
     import octavo.worker.device
@@ -46,11 +59,12 @@ def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0) -> None:
     from octavo.plan.devices import Device
 
     cpu = torch.device("cpu")
-    dependent.supported = lambda device: True
+    hopper = card.sm >= 90
+    dependent.supported = lambda device: hopper
     backend.refusal = lambda supports, needs: None
-    triton.limits_of = triton_latent.limits_of = lambda device: (NUM_SMS, SHARED_BYTES)
-    TritonLinear.here = staticmethod(lambda: Products(cpu, NAME, NUM_SMS, True))
-    TritonGrouped.here = staticmethod(lambda: TritonGrouped(cpu, NAME, True))
+    triton.limits_of = triton_latent.limits_of = lambda device: (card.num_sms, card.shared_bytes)
+    TritonLinear.here = staticmethod(lambda: Products(cpu, card.name, card.num_sms, hopper))
+    TritonGrouped.here = staticmethod(lambda: TritonGrouped(cpu, card.name, hopper))
 
     class Products(TritonLinear):
         """The library's products give memory of the right shape."""
@@ -78,17 +92,17 @@ def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0) -> None:
     chosen = replace(ops, best=best, draw=drawn, draw_rows=draw_rows, route=route, compile_ahead=lambda: lambda: None)
     octavo.models.registry.choose_ops = octavo.worker.build.choose_ops = lambda device, level, invariant: chosen
     octavo.worker.build.fill_dummy = lambda model, seed: finish(layer for _, layer in layers_of(model))  # values do not matter
-    octavo.worker.device.detect = lambda *_, **__: Device.cuda(NAME, MEMORY_BYTES, MEMORY_BYTES, SM)
+    octavo.worker.device.detect = lambda *_, **__: Device.cuda(card.name, card.memory_bytes, card.memory_bytes, card.sm)
     octavo.worker.device.take = lambda *_, **__: cpu
     octavo.worker.build.build_runner = _on_cpu(octavo.worker.build.build_runner, layout, rank)
 
 
-def _triton(note: Note) -> None:
+def _triton(note: Note, card: Card) -> None:
     driver.set_active(
         SimpleNamespace(
             get_current_device=lambda: 0,
             get_current_stream=lambda device: 0,
-            get_current_target=lambda: GPUTarget("cuda", SM, 32),
+            get_current_target=lambda: GPUTarget("cuda", card.sm, 32),
         )
     )
 
