@@ -18,7 +18,7 @@ from octavo.serve.accounts import ACCOUNT
 from octavo.serve.errors import ApiError, as_api_error
 from octavo.serve.front import Front
 from octavo.serve.http import writer_of
-from octavo.serve.schemas import convert, parse_json
+from octavo.serve.schemas import parse
 from octavo.serve.writer import Writer
 
 log = logging.getLogger("octavo.serve")
@@ -81,7 +81,7 @@ class Running:
             await send_json(send, answer.status, self.endpoint.error(answer), answer.headers)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = convert(parse_json(await read_body(receive)), self.endpoint.body)
+        body = await parse(await read_body(receive), self.endpoint.body)
         prefix = self.endpoint.prefix
         asked = getattr(body, "request_id", None) or Headers(scope=scope).get("x-request-id")
         label = asked if asked and asked.isascii() and asked.isprintable() else uuid.uuid4().hex

@@ -51,7 +51,7 @@ async def make_chat(front: Front, body: ChatBody, label: str) -> Chat:
     check_supported(body)
     _check_chat(body)
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
-    text, add_special_tokens = chat_text(front, body)
+    text, add_special_tokens = await chat_text(front, body)
     body.add_special_tokens = add_special_tokens
     form = answer_format(front.config, use, text)
     params = adapted(sampling_params(body, front.model.intake), form, front.model.tokenizer)

@@ -101,6 +101,10 @@ class Front:
 
     def check_room(self, requests: Sequence[Request] = ()) -> None:
         """Raise `ApiError` while no further request is taken."""
+        self.check_room_for(len(requests), sum(len(request.prompt_token_ids) for request in requests))
+
+    def check_room_for(self, num_requests: int, num_prompt_tokens: int) -> None:
+        """The same for requests of which no more is known."""
         if self.engine.dead is not None:
             raise EngineDead(self.engine.dead)
         if self.draining:
@@ -108,10 +112,10 @@ class Front:
         if (stalled := self.progress.stalled) is not None:
             raise ApiError(503, f"Not ready: {stalled}.", code="engine_stalled")
         try:
-            self.account.check(len(requests))
-            self.queue.check(len(requests), sum(len(request.prompt_token_ids) for request in requests))
+            self.account.check(num_requests)
+            self.queue.check(num_requests, num_prompt_tokens)
         except ApiError as refusal:
-            self.metrics.refused.add(refusal.reply.error.code or "", len(requests))
+            self.metrics.refused.add(refusal.reply.error.code or "", num_requests)
             raise
 
     def heard(self, stats: EngineStats) -> None:

@@ -13,7 +13,8 @@ from octavo.serve.schemas import ChatBody, SamplingBody
 from octavo.text.template import ChatTemplate
 from octavo.types import InvalidRequest, Request, SamplingParams
 
-LONG_TEXT_CHARACTERS = 20_000
+LONG_TEXT_CHARACTERS = 4_000
+MANY_MESSAGES = 64
 MAX_PROMPTS = 2048
 
 
@@ -42,12 +43,14 @@ async def make_request(
         )
 
     if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS):
+        front.check_room_for(1, 1)  # who has to be refused anyway need not wait for it
         try:
             return await asyncio.to_thread(make)
         except InvalidRequest as error:
             if error.field.startswith("structured_outputs."):
                 error.field = asking_field(body)
             raise
+    await asyncio.sleep(0)  # of many prompts others' news come in between
     return make()
 
 
@@ -66,11 +69,22 @@ def prompt_list(prompt: Any, field: str) -> list[str | list[int]]:
     return prompt
 
 
-def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
+async def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
     """The prompt's text, and whether the tokeniser should add its special tokens: never a second one at the beginning.
 
     Raises `InvalidRequest` and `ApiError`.
     """
+    return await asyncio.to_thread(_chat_text, front, body) if len(body.messages) > MANY_MESSAGES else _chat_text(front, body)
+
+
+async def encoded(front: Front, text: str, add_special_tokens: bool) -> list[int]:
+    """The tokens of a text that is no request."""
+    encode = front.model.tokenizer.encode
+    long = len(text) > LONG_TEXT_CHARACTERS
+    return await asyncio.to_thread(encode, text, add_special_tokens) if long else encode(text, add_special_tokens)
+
+
+def _chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
     text = _template(front, body).render(
         body.messages,
         tools=_shown_tools(front, body),

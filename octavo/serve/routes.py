@@ -14,8 +14,8 @@ from starlette.routing import Route
 from octavo.serve.errors import ApiError, unknown_model
 from octavo.serve.front import Front
 from octavo.serve.messages_input import CountBody, prompt_of
-from octavo.serve.prompts import chat_text
-from octavo.serve.schemas import ChatBody, DetokenizeBody, TokenizeBody, TokenizeChatBody, convert, parse_json
+from octavo.serve.prompts import chat_text, encoded
+from octavo.serve.schemas import ChatBody, DetokenizeBody, TokenizeBody, TokenizeChatBody, convert, parse, parse_json
 from octavo.types import InvalidRequest
 
 
@@ -83,36 +83,36 @@ async def tokenize(front: Front, request: Request) -> Response:
     if "messages" in value:
         body = convert(value, TokenizeChatBody)
         front.check_model(body.model)
-        text, add_special_tokens = chat_text(front, body)
+        text, add_special_tokens = await chat_text(front, body)
     else:
         body = convert(value, TokenizeBody)
         front.check_model(body.model)
         text, add_special_tokens = body.prompt, body.add_special_tokens is not False
-    ids = front.model.tokenizer.encode(text, add_special_tokens)
+    ids = await encoded(front, text, add_special_tokens)
     tokens = [front.model.tokenizer.id_to_token(token_id) for token_id in ids] if body.return_token_strs else None
     return reply({"count": len(ids), "max_model_len": front.model.intake.max_model_len, "tokens": ids, "token_strs": tokens})
 
 
 async def render(front: Front, request: Request) -> Response:
     """The prompt that a chat becomes."""
-    body = convert(parse_json(await request.body()), ChatBody)
+    body = await parse(await request.body(), ChatBody)
     front.check_model(body.model)
-    text, add_special_tokens = chat_text(front, body)
-    ids = front.model.tokenizer.encode(text, add_special_tokens)
+    text, add_special_tokens = await chat_text(front, body)
+    ids = await encoded(front, text, add_special_tokens)
     return reply({"prompt": text, "prompt_token_ids": ids, "count": len(ids), "max_model_len": front.model.intake.max_model_len})
 
 
 async def count_tokens(front: Front, request: Request) -> Response:
     """How long the prompt of /v1/messages would be."""
-    body = convert(parse_json(await request.body()), CountBody)
+    body = await parse(await request.body(), CountBody)
     front.check_model(body.model)
-    text, add_special_tokens = chat_text(front, prompt_of(body))
-    return reply({"input_tokens": len(front.model.tokenizer.encode(text, add_special_tokens))})
+    text, add_special_tokens = await chat_text(front, prompt_of(body))
+    return reply({"input_tokens": len(await encoded(front, text, add_special_tokens))})
 
 
 async def detokenize(front: Front, request: Request) -> Response:
     """Text of token ids."""
-    body = convert(parse_json(await request.body()), DetokenizeBody)
+    body = await parse(await request.body(), DetokenizeBody)
     front.check_model(body.model)
     vocab_size = front.model.intake.vocab_size
     for token_id in body.tokens:

@@ -5,6 +5,8 @@ Fields typed `Any` are known to clients but change nothing here, or are checked 
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ import msgspec
 from octavo.serve.errors import ApiError
 
 log = logging.getLogger("octavo.serve")
+LARGE_BODY_BYTES = 256_000
 MAX_DEPTH = 64  # nested lists and objects in a body
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -260,6 +263,21 @@ class Answer(msgspec.Struct, kw_only=True):
 _reported: set[str] = set()
 
 
+async def parse(body: bytes, kind: type[T]) -> T:
+    """A body as what it should be, worked out by a thread where that takes long. Raises `ApiError` and what `convert` raises."""
+
+    def parsed() -> T:
+        return convert(parse_json(body), kind)
+
+    if len(body) <= LARGE_BODY_BYTES:
+        return parsed()
+    gc.disable()  # or it would look for garbage among millions of new lists again and again, and all would wait for it
+    try:
+        return await asyncio.to_thread(parsed)
+    finally:
+        gc.enable()
+
+
 def parse_json(body: bytes) -> dict[str, Any]:
     """The object in a body. Raises `ApiError` for anything else: broken JSON, NaN, too deep."""
     try:
@@ -270,7 +288,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise ApiError(400, f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "The body must be a JSON object.")
-    if _deeper(value, MAX_DEPTH):
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise ApiError(400, f"The body is nested more than {MAX_DEPTH} levels deep.")
     return value
 

@@ -55,6 +55,7 @@ class Intake:
         self._check_constraint(params.structured_outputs)
         tokens = self._truncated(self._tokens(prompt, add_special_tokens), params)
         self._check_length(len(tokens), params, must_have_room)
+        self._check_ids(tokens)
         return Request(
             id=request_id,
             prompt_token_ids=tuple(tokens),
@@ -70,10 +71,12 @@ class Intake:
             if self.tokenizer is None:
                 raise InvalidRequest("prompt", prompt, "without a tokeniser a prompt must be a list of token ids")
             return self.tokenizer.encode(prompt, add_special_tokens)
-        if prompt and (set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= self.vocab_size):
-            wrong = next(token for token in prompt if type(token) is not int or not 0 <= token < self.vocab_size)
-            raise InvalidRequest("prompt", wrong, f"token ids are integers from 0 to {self.vocab_size - 1}")
         return prompt
+
+    def _check_ids(self, tokens: Sequence[int]) -> None:
+        if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) >= self.vocab_size:
+            wrong = next(token for token in tokens if type(token) is not int or not 0 <= token < self.vocab_size)
+            raise InvalidRequest("prompt", wrong, f"token ids are integers from 0 to {self.vocab_size - 1}")
 
     def _check_constraint(self, constraint: StructuredOutputs | None) -> None:
         if constraint is not None:

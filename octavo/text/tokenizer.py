@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
+LONG_CHARACTERS = 4_000
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -65,6 +66,8 @@ class Tokenizer:
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        if len(text) > LONG_CHARACTERS:  # which lets other threads run meanwhile
+            return self.core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return self.core.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:

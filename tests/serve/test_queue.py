@@ -141,3 +141,15 @@ def test_what_waits_in_one_process_has_no_room_in_another() -> None:
             queue.check(1, 1)
     ours.left(places[0], read=True)
     theirs.check(1, 1)
+
+
+async def test_who_is_refused_need_not_wait_until_a_long_text_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client(Script(prefill_s=60.0), max_num_queued_reqs=1) as api:
+        waiting = asyncio.create_task(api.post("/v1/completions", {"prompt": "a", "max_tokens": 1}))
+        while not api.front.queue.num_requests:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(api.front.model.tokenizer, "encode", None)
+        answer = await api.post("/v1/completions", {"prompt": "a" * 5000, "max_tokens": 1})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)

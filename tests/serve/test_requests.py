@@ -1,5 +1,7 @@
 """What a body may say: prompts, limits, sampling fields, log-probabilities."""
 
+import gc
+import threading
 from typing import Any
 
 import pytest
@@ -388,3 +390,32 @@ async def test_unknown_model() -> None:
         ):
             error = await refused(api, path, own | {"model": "gpt-9"}, "model", status=404)
             assert error["code"] == "model_not_found"
+
+
+async def test_what_takes_long_to_read_is_read_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    real = schemas.parse_json
+
+    def watched(body: bytes) -> dict[str, Any]:
+        threads.add(threading.get_ident())
+        return real(body)
+
+    monkeypatch.setattr(schemas, "parse_json", watched)
+    async with client() as api:
+        assert (await api.post(COMPLETIONS, {"prompt": "Hi"})).status_code == 200
+        assert threads == {threading.get_ident()}
+        long = {"prompt": "Hi", "user": "u" * schemas.LARGE_BODY_BYTES}
+        assert (await api.post(COMPLETIONS, long)).status_code == 200
+        await refused(api, COMPLETIONS, long | {"prompt": [[[]]]}, "prompt")
+        assert len(threads) > 1
+        assert gc.isenabled()
+
+
+async def test_a_chat_of_many_messages_is_rendered_as_any_other() -> None:
+    async with client() as api:
+        for number in (3, 300):
+            assert (await api.post(CHAT, {"messages": HELLO * number})).status_code in (200, 400)
+        few = (await api.post("/tokenize", {"messages": HELLO})).json()["count"]
+        many = (await api.post("/tokenize", {"messages": HELLO * 300})).json()["count"]
+        each = (await api.post("/tokenize", {"messages": HELLO * 2})).json()["count"] - few
+        assert many == few + 299 * each

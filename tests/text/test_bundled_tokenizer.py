@@ -1,6 +1,8 @@
 """The text core on a real vocabulary: the bundled model's, with 49,152 byte-level tokens."""
 
 import random
+import threading
+import time
 
 import pytest
 
@@ -41,3 +43,16 @@ def test_the_bundled_template(tokenizer: Tokenizer) -> None:
     text = ChatTemplate(tokenizer.chat_template).render([{"role": "user", "content": "Hi"}])
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert text.startswith("<|im_start|>system\n")
+
+
+def test_a_long_text_has_the_same_tokens_and_lets_others_work_meanwhile(tokenizer: Tokenizer) -> None:
+    text = "".join(TEXTS) * 2000
+    ids: list[int] = []
+    encoding = threading.Thread(target=lambda: ids.extend(tokenizer.encode(text)))
+    encoding.start()
+    num_turns = 0
+    while encoding.is_alive():
+        time.sleep(0)
+        num_turns += 1
+    assert num_turns > 100, "the interpreter was held"
+    assert ids == tokenizer.core.encode(text).ids
