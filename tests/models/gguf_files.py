@@ -11,7 +11,8 @@ import numpy as np
 def write_gguf(
     path: Path, architecture: str, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray], kinds: Mapping[str, str] | None = None
 ) -> Path:
-    """Write `tensors` under their GGUF names; those named in `kinds` are quantised, the others stored in their own type."""
+    """Write `tensors` under their GGUF names; those named in `kinds` are quantised, unless they are bytes and so blocks already, the others
+    stored in their own type."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         add(writer, key, value)
@@ -21,7 +22,7 @@ def write_gguf(
             writer.add_tensor(name, values)
         else:
             number = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(name, gguf.quants.quantize(values, number), raw_dtype=number)
+            writer.add_tensor(name, values if values.dtype == np.uint8 else gguf.quants.quantize(values, number), raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
