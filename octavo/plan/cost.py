@@ -11,7 +11,7 @@ import json
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from operator import mul
 from pathlib import Path
@@ -163,6 +163,13 @@ class Roofline:
             passed_over=max((1 - e.choice.per_token / e.num for e in experts), default=0.0),
         )
 
+    def kv_s(self, context: int, num_sequences: int) -> float:
+        """Reading so many tokens, of so many sequences that decode."""
+        seconds = context * self.kv_token_s
+        for window, token_s in self.windows:
+            seconds += min(context, window * num_sequences) * token_s
+        return seconds
+
     def recorded(self, shape: StepShape) -> tuple[Recorded, int]:
         """What of such a step is a graph, and the tokens that it is padded to."""
         num_tokens = shape.num_tokens
@@ -184,9 +191,7 @@ class Roofline:
         if self.idle_s:
             weights_s -= self.idle_s * self.passed_over ** max(0, num_tokens - 1)
         both_s: float = (weights_s**self.knee + products_s**self.knee) ** (1 / self.knee)
-        kv_s = context * self.kv_token_s
-        for window, token_s in self.windows:
-            kv_s += min(context, window * num_sequences) * token_s
+        kv_s = self.kv_s(context, num_sequences)
         found = Terms(
             self.step_s,
             weights_s,
@@ -234,6 +239,7 @@ class CostModel:
     launch: Launch
     coefficients: Terms = COMMON
     origin: str = NOT_MEASURED
+    _steady: dict[int, StepTimes] = field(default_factory=dict[int, StepTimes], init=False, repr=False, compare=False)
 
     @staticmethod
     def of(arch: Architecture, settings: Resolved, device: Device) -> CostModel:
@@ -245,16 +251,26 @@ class CostModel:
         return self.origin != NOT_MEASURED
 
     def device_s(self, shape: StepShape) -> float:
-        return sum(map(mul, self.coefficients, self.roofline.terms(shape)))
+        return self.times(shape).device_s
 
     def launch_s(self, shape: StepShape) -> float:
-        if self.roofline.on_host:
-            return self.device_s(shape)
-        return sum(self.launch.terms(shape, self.roofline.recorded(shape)[0]))
+        return self.times(shape).launch_s
 
     def times(self, shape: StepShape) -> StepTimes:
-        device_s = self.device_s(shape)
-        return StepTimes(device_s if self.roofline.on_host else self.launch_s(shape), device_s)
+        num_tokens, num_sequences, num_sampled, prefill_tokens, _, context = shape
+        if prefill_tokens or not num_tokens == num_sequences == num_sampled or self.roofline.eager_s:
+            return self._times(shape)
+        # Most steps are decodes alone, and of these the context alone is new each time.
+        known = self._steady.get(num_sequences)
+        if known is None:
+            known = self._steady[num_sequences] = self._times(shape._replace(decode_context=0))
+        device_s = known.device_s + self.coefficients.kv * self.roofline.kv_s(context, num_sequences)
+        return StepTimes(device_s if self.roofline.on_host else known.launch_s, device_s)
+
+    def _times(self, shape: StepShape) -> StepTimes:
+        device_s = sum(map(mul, self.coefficients, self.roofline.terms(shape)))
+        on_host = self.roofline.on_host
+        return StepTimes(device_s if on_host else sum(self.launch.terms(shape, self.roofline.recorded(shape)[0])), device_s)
 
     def seconds(self, shape: StepShape) -> float:
         """Of one such step after the other: the longer time hides the other."""
