@@ -66,3 +66,22 @@ def test_a_row_without_a_finite_peak_gets_some_token():
 
 def test_no_rows():
     assert triton_draw.draw(*on_device((torch.randn(0, 40), torch.randn(0), torch.rand(0), torch.ones(0), None, None, None))).shape == (0,)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
+@pytest.mark.parametrize(("top_k", "top_p"), [(None, None), (None, 0.9), (50, 0.9), (1000, None)])
+def test_a_real_vocabulary_on_the_device(top_k, top_p):
+    """Exponentials and sums of the two are rounded otherwise, which decides for one of many thousand draws."""
+    torch.manual_seed(0)
+    logits = (torch.randn(200, 151_936, device="cuda") * 2.5).to(torch.bfloat16)
+    each = torch.arange(200, device="cuda")
+    settings = Settings(
+        torch.rand(200, device="cuda"),
+        torch.randint(-(2**62), 2**62, (200,), device="cuda"),
+        None if top_k is None else torch.full((200,), top_k, dtype=torch.int32, device="cuda"),
+        None if top_p is None else torch.full((200,), top_p, device="cuda"),
+        None,
+    )
+    found, expected = (call(logits, each, each, each, settings)[0] for call in (triton_draw.draw_rows, reference_rows))
+    assert (found != expected).sum() <= 1
