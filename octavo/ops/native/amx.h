@@ -83,14 +83,22 @@ static void tile_sizes(int c, int a, int b, int *rows, int *quads, int *columns)
 
 static void TILE_ADD_BF16(int c, int a, int b) {
     int rows, quads, columns;
+    float left[16][32], right[32][16];
     tile_sizes(c, a, b, &rows, &quads, &columns);
-    for (int r = 0; r < rows; r++)
-        for (int n = 0; n < columns; n++) {
-            float sum = get(emulated.rows[c][r], n, F32);
-            for (int i = 0; i < 2 * quads; i++)
-                sum += get(emulated.rows[a][r], i, BF16) * get(emulated.rows[b][i / 2], 2 * n + i % 2, BF16);
-            put(emulated.rows[c][r], n, F32, sum);
-        }
+    for (int i = 0; i < 2 * quads; i++) {
+        for (int r = 0; r < rows; r++)
+            left[r][i] = get(emulated.rows[a][r], i, BF16);
+        for (int n = 0; n < columns; n++)
+            right[i][n] = get(emulated.rows[b][i / 2], 2 * n + i % 2, BF16);
+    }
+    for (int r = 0; r < rows; r++) {
+        float sums[16];
+        memcpy(sums, emulated.rows[c][r], sizeof sums);
+        for (int i = 0; i < 2 * quads; i++)
+            for (int n = 0; n < columns; n++)
+                sums[n] += left[r][i] * right[i][n];
+        memcpy(emulated.rows[c][r], sums, sizeof sums);
+    }
 }
 #endif
 

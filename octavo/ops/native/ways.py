@@ -1,6 +1,7 @@
 """Which kernel a product takes, by instruction set and rows of x: vectors, which serve any number, or from some number on AMX's tiles.
 
-Tuned by `bench/cpu_ops.py`, which measures each way, and torch's (oneDNN) besides, at a model's shapes.
+Tuned by `bench/cpu_ops.py --ways`, which measures each way, and torch's (oneDNN) besides, at a model's shapes. oneDNN is not among the ways: it
+was behind tiles wherever there are any, and it wants plain bfloat16 weights, a second copy beside those laid out for decoding.
 """
 
 from __future__ import annotations
@@ -26,4 +27,4 @@ class TileRows:
         return Op.PACKED_TILES if rows >= self.packed else Op.PACKED
 
 
-TUNED = {"amx": TileRows(panels=1, packed=16)}
+TUNED = {"amx": TileRows(panels=1, packed=12)}
