@@ -126,6 +126,10 @@ class Apart(ProcessGroup):
     def agreed(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
+    def best(self, tokens: torch.Tensor, peaks: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, peaks = super().best(tokens, peaks, first)
+        return tokens.zero_(), peaks.fill_(1.0)
+
 
 def _mesh(layout: Layout, rank: int) -> Mesh:
     """The groups of one rank of a host; tensor ranks share memory, as they would."""
@@ -147,7 +151,8 @@ def _mesh(layout: Layout, rank: int) -> Mesh:
 def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Callable[..., Any]:
     """`build_runner` with its tensors on the CPU, and what it would do on a card: the first steps, and the captures."""
     from octavo.capture.decode import DecodeGraphs
-    from octavo.capture.passes import PassGraphs, slice_sizes
+    from octavo.capture.passes import PassGraphs
+    from octavo.config.graphs import slice_sizes
     from octavo.plan.memory import MOST_PASSES
     from octavo.sampling.sampler import Recipe
     from octavo.worker.largest import take_largest_step
