@@ -41,13 +41,13 @@ CAPTURED_LENGTH = 40960
 STORED = ("i8", "fp8e4nv", "fp8e5")  # compressed formats of K and V, as Triton names them
 
 PIECES = [
-    PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages) for block_n, warps, stages in [(64, 4, 3), (128, 4, 3), (128, 8, 5)]
+    PieceTuning(block_n=block_n, num_warps=warps, num_stages=stages) for block_n, warps, stages in [(64, 4, 3), (128, 4, 3), (32, 4, 3)]
 ]
 TILES = [
     TileTuning(block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages)
     for block_m, block_n, warps, stages in [(128, 128, 8, 3), (128, 128, 8, 5), (64, 64, 4, 3)]
 ]
-SHARES = [(2, 64), (4, 64), (4, 256), (6, 64), (8, 64), (8, 128), (16, 64)]  # programs a multiprocessor, shortest piece
+SHARES = [(1, 128), (2, 128), (2, 64), (3, 64), (4, 128)]  # programs a multiprocessor, fewest tokens of one
 
 
 @dataclass(frozen=True)
@@ -535,7 +535,7 @@ def compile_all() -> None:
         ) | ({} if scaled else dict(scales=None))  # fmt: skip
         if pieces is not None:
             cost = compile_for(
-                attend_pieces, pointers | dict(pieces="*i32", partial="*fp32", stats="*fp32", arrivals="*i32") | numbers,
+                attend_pieces, pointers | dict(pieces="*i32", shares="*i32", partial="*fp32", stats="*fp32", arrivals="*i32") | numbers,
                 common | dict(TOKENS=1, ROWS=sharing, M=16, BLOCK_N=pieces.block_n, PDL=True),
                 num_warps=pieces.num_warps, num_stages=pieces.num_stages,
             )  # fmt: skip

@@ -26,16 +26,16 @@ RECORD = 8  # int32 values a piece or a tile, see triton_schedule
 ROWS = 16  # of the smallest tensor-core product: heads that share a KV head times tokens fill it for nothing
 SMALLEST_ROOM, ROOM_STEP = 32, 8  # slices, and how much larger the next room is
 WORK = 8192  # comparisons of items with slices that one scheduling program makes at a time
-FEW_SLICES, MANY_SLICES, LONG_SLICE = 4, 128, 1024  # where one tuning becomes better than the other
+FEW_SLICES, LONG_SLICE = 4, 1024  # where one tuning becomes better than the other
 
 
 @dataclass(frozen=True)
 class PieceTuning:
     """How contexts are cut for slices of few tokens, and how one program goes through its piece."""
 
-    programs: int = 4  # wanted for each multiprocessor
-    shortest: int = 128  # tokens in a piece, where there are as many
-    block_n: int = 128  # tokens at a time
+    programs: int = 4  # of each multiprocessor, all at work at once: their registers and shared memory fit
+    shortest: int = 64  # tokens of a program, where there are as many
+    block_n: int = 64  # tokens at a time
     num_warps: int = 4
     num_stages: int = 3  # one is the block table's
 
@@ -68,8 +68,8 @@ def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices:
         return Tuning(PieceTuning(block_n=32, num_stages=5), TileTuning(block_m=64, block_n=32, num_warps=4, num_stages=2))
     if row_bytes > 256:
         return Tuning(PieceTuning(block_n=32, num_stages=5), TileTuning(block_m=128, block_n=64, num_warps=8, num_stages=2))
-    # Wide pieces where the work of one decides (few slices) and where there is plenty; in between more programs at a time fill the device.
-    pieces = PieceTuning(block_n=64 if FEW_SLICES < num_slices <= MANY_SLICES else 128)
+    # Of few slices each has many parts, which one program merges: fewer and wider ones.
+    pieces = PieceTuning(programs=2, shortest=128, block_n=128) if num_slices <= FEW_SLICES else PieceTuning()
     if max_count <= LONG_SLICE:
         return Tuning(pieces, TileTuning(block_m=64, block_n=64, num_warps=4))
     return Tuning(pieces, TileTuning(block_n=64 if compressed else 128))
@@ -79,8 +79,8 @@ def tuning_for(head_dim: int, element_bytes: int, shared_bytes: int, num_slices:
 class Pieces:
     """The contexts of slices of at most `few` tokens, in pieces, and where programs leave what they have of a slice."""
 
-    few: int
     records: torch.Tensor  # [num_pieces, RECORD] int32
+    shares: torch.Tensor  # [programs + 1] int32
     partial: torch.Tensor  # [num_pieces, kv_heads, rows, head_dim] float32
     stats: torch.Tensor  # [num_pieces, kv_heads, 2, rows] float32
     arrivals: torch.Tensor  # [num_pieces, kv_heads] int32
@@ -196,17 +196,17 @@ class TritonAttention:
         from octavo.attention.triton_decode import attend_pieces
         from octavo.ops.triton.dependent import launch
 
-        pieces = plan.pieces.get(shape)
+        pieces, listed = plan.pieces.get(shape), True
         if pieces is None:
-            target = max(num_sms * tuning.programs // shape.kv_heads, 1)
-            pieces = plan.pieces[shape] = list_pieces(plan.batch, q.shape[0], shape, few, target, tuning)
+            programs, listed = max(num_sms * tuning.programs // shape.kv_heads, 1), False
+            pieces = plan.pieces[shape] = list_pieces(plan.batch, q.shape[0], shape, few, programs, tuning.block_n, tuning.shortest)
         sharing = shape.heads // shape.kv_heads
-        attend_pieces[(shape.kv_heads, pieces.records.shape[0])](
-            q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
+        attend_pieces[(shape.kv_heads, pieces.shares.shape[0] - 1)](
+            q, kv, out, plan.block_table, pieces.records, pieces.shares, pieces.partial, pieces.stats, pieces.arrivals,
             *_layout(plan, q, kv, scales, shape), sinks,
             SHARING=sharing, TOKENS=few, ROWS=sharing * few, M=max(power_of_2(sharing * few), ROWS),
             BLOCK_N=tuning.block_n, num_warps=tuning.num_warps, num_stages=tuning.num_stages, **_constants(plan, q, scales, shape),
-            **launch(q.device),
+            **launch(q.device, early=listed),
         )  # fmt: skip
 
     def _run_tiles(
@@ -246,18 +246,19 @@ def limits_of(device: torch.device) -> tuple[int, int]:
     return properties.multi_processor_count, properties.shared_memory_per_block_optin
 
 
-def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, target: int, tuning: PieceTuning) -> Pieces:
-    """Work for all layers of this shape: at most `target` pieces more than there are slices."""
+def list_pieces(
+    batch: Batch, num_tokens: int, shape: AttentionShape, few: int, programs: int, block_n: int, shortest: int
+) -> Pieces:
+    """Work for all layers of this shape: at most `programs` pieces more than there are slices."""
     from octavo.attention import triton_schedule
 
     each = batch.max_count == 1
     num_slices = num_tokens if each else batch.num_slices
-    num_pieces = min(num_slices + target, num_slices * -(-batch.max_length // tuning.shortest))
-    num_pieces = max(num_pieces, num_slices)
+    num_pieces = num_slices + programs
     rows, device = shape.heads // shape.kv_heads * few, batch.lengths.device
     pieces = Pieces(
-        few,
         torch.empty((num_pieces, RECORD), dtype=torch.int32, device=device),
+        torch.empty(programs + 1, dtype=torch.int32, device=device),
         torch.empty((num_pieces, shape.kv_heads, rows, shape.head_dim), dtype=torch.float32, device=device),
         torch.empty((num_pieces, shape.kv_heads, 2, rows), dtype=torch.float32, device=device),
         torch.empty((num_pieces, shape.kv_heads), dtype=torch.int32, device=device),
@@ -265,9 +266,9 @@ def list_pieces(batch: Batch, num_tokens: int, shape: AttentionShape, few: int, 
     slices = _room(num_slices)
     items = max(min(WORK // slices, 64), 1)
     triton_schedule.list_pieces[(-(-num_pieces // items),)](
-        batch.starts, batch.lengths, batch.rows, pieces.records, pieces.arrivals,
-        batch.num_slices, num_tokens, num_pieces, few, target, tuning.shortest, shape.window or 0,
-        BLOCK_N=tuning.block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=power_of_2(shape.kv_heads),
+        batch.starts, batch.lengths, batch.rows, pieces.records, pieces.shares, pieces.arrivals,
+        batch.num_slices, num_tokens, num_pieces, few, programs, shortest, shape.window or 0,
+        BLOCK_N=block_n, KV_HEADS=shape.kv_heads, KV_HEADS_PAD=power_of_2(shape.kv_heads),
         EACH=each, WINDOWED=shape.window is not None, SLICES=slices, ITEMS=items,
     )  # fmt: skip
     return pieces

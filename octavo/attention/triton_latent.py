@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 
 from octavo.attention.backend import AttentionShape, Supports
-from octavo.attention.triton import ROWS, PieceTuning, TritonPlan, limits_of, list_pieces, list_tiles
+from octavo.attention.triton import ROWS, TritonPlan, limits_of, list_pieces, list_tiles
 from octavo.context import Batch
 from octavo.ops.room import power_of_2
 
@@ -86,9 +86,8 @@ class TritonLatent:
 
         pieces, sharing = plan.pieces.get(shape), shape.heads // shape.kv_heads
         if pieces is None:
-            cut = PieceTuning(shortest=tuning.shortest, block_n=tuning.block_n)
-            target = max(num_sms * tuning.programs // shape.kv_heads, 1)
-            pieces = plan.pieces[shape] = list_pieces(plan.batch, q.shape[0], shape, few, target, cut)
+            shares = max(num_sms * tuning.programs // shape.kv_heads, 1)
+            pieces = plan.pieces[shape] = list_pieces(plan.batch, q.shape[0], shape, few, shares, tuning.block_n, tuning.shortest)
         attend_latent_pieces[(shape.kv_heads, pieces.records.shape[0])](
             q, kv, out, plan.block_table, pieces.records, pieces.partial, pieces.stats, pieces.arrivals,
             q.stride(0), plan.block_table.stride(0), kv.stride(0), kv.stride(2), shape.scale,

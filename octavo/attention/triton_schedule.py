@@ -1,7 +1,7 @@
 """Shares a step's attention out among programs, on the device: the host knows bounds, the kernels here read lengths.
 
 Slices of few tokens are cut along their context into *pieces*, all others along their queries into *tiles*; each has a record. How many
-records there can be follows from bounds alone; those that are not needed are empty, and a program that finds its record empty ends. So a
+records there can be follows from bounds alone; those that are not needed are empty, and a program that finds nothing to do ends. So a
 captured graph adapts to the lengths of each replay, and the grid does not grow with the longest context that it was captured for.
 """
 
@@ -43,19 +43,30 @@ def _reach(starts, lengths, s, num_slices, num_tokens, window, EACH: tl.constexp
     return start, count, length, oldest
 
 
-@triton.jit(do_not_specialize=["num_slices", "num_tokens", "few", "target", "shortest", "window", "num_pieces"])
+@triton.jit
+def _tiles(starts, lengths, s, num_slices, num_tokens, few, window, BLOCK_N: tl.constexpr, EACH: tl.constexpr, WINDOWED: tl.constexpr):
+    """Of slices s: whether they are cut into pieces, and then how many tiles of BLOCK_N tokens their contexts touch."""
+    _, count, length, oldest = _reach(starts, lengths, s, num_slices, num_tokens, window, EACH, WINDOWED)
+    taken = (count > 0) & (count <= few)
+    if not EACH:
+        taken = taken & (s < num_slices)
+    return taken, tl.where(taken, tl.cdiv(length, BLOCK_N) - oldest // BLOCK_N, 0)
+
+
+@triton.jit(do_not_specialize=["num_slices", "num_tokens", "few", "programs", "shortest", "window", "num_pieces"])
 def list_pieces(
     starts,
     lengths,
     rows,
     pieces,  # [num_pieces, RECORD] int32: parts of this slice, number of this part, token, tokens, row, begin, end, position of the token
+    shares,  # [programs + 1] int32: the first piece of each program; the last is the number of pieces
     arrivals,  # [num_pieces, KV_HEADS] int32, zeroed here
     num_slices,
     num_tokens,
-    num_pieces,
+    num_pieces,  # room for: slices and programs
     few,  # slices of more tokens are left to the tiles
-    target,  # pieces wanted in all; at most this many more than there are slices are made
-    shortest,  # tokens that a piece has at least, where its context has them
+    programs,
+    shortest,  # tokens that a program has at least, where there are as many
     window,
     BLOCK_N: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -65,36 +76,40 @@ def list_pieces(
     SLICES: tl.constexpr,
     ITEMS: tl.constexpr,
 ):
-    """All slices are cut into pieces of about equal length: the sum of contexts over `target`. Grid: num_pieces / ITEMS."""
+    """All contexts in one row of tiles of BLOCK_N tokens, cut evenly among programs: a slice has a piece in each that its tiles reach into,
+    and one if it has none. Grid: num_pieces / ITEMS."""
     s = tl.arange(0, SLICES)
-    _, count, length, oldest = _reach(starts, lengths, s, num_slices, num_tokens, window, EACH, WINDOWED)
-    taken = (count > 0) & (count <= few)
-    if not EACH:
-        taken = taken & (s < num_slices)
-    context = tl.where(taken, length - oldest, 0)
-    longest = tl.maximum(tl.cdiv(tl.sum(context), target), shortest)
-    longest = tl.cdiv(longest, BLOCK_N) * BLOCK_N
-    parts = tl.where(taken, tl.maximum(tl.cdiv(context, longest), 1), 0)
+    taken, tiles = _tiles(starts, lengths, s, num_slices, num_tokens, few, window, BLOCK_N, EACH, WINDOWED)
+    share = tl.maximum(tl.cdiv(tl.sum(tiles), programs), tl.cdiv(shortest, BLOCK_N))
+    ends = tl.cumsum(tiles)
+    begins = ends - tiles
+    first = tl.minimum(begins // share, programs - 1)  # [S]: the program of its first tile
+    parts = tl.where(taken, tl.maximum(tl.minimum((ends - 1) // share, programs - 1) - first + 1, 1), 0)
     after = tl.cumsum(parts)
 
     item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    before_item = tl.minimum(tl.maximum(item[:, None] - first[None, :], 0), parts[None, :])  # [I, S]: pieces in programs before
+    tl.store(shares + item, tl.sum(before_item, axis=1), mask=item <= programs)
+
     owner, before = _owner(after, item)
     used = item < tl.sum(parts)
     owner = tl.where(used, owner, 0)
     token, count, length, oldest = _reach(starts, lengths, owner, num_slices, num_tokens, window, EACH, WINDOWED)
+    mine = (s[None, :] == owner[:, None]).to(tl.int32)  # [I, S]
+    tile, own_first, own_parts = tl.sum(mine * begins, axis=1), tl.sum(mine * first, axis=1), tl.sum(mine * parts, axis=1)
     part = item - before
-    parts = tl.maximum(tl.cdiv(length - oldest, longest), 1)
-    size = tl.cdiv(tl.cdiv(length - oldest, parts), BLOCK_N) * BLOCK_N
-    begin = oldest + part * size
+    skipped = (own_first + part) * share - tile  # tiles of the slice that come before this program's
+    begin = tl.maximum(oldest, (oldest // BLOCK_N + skipped) * BLOCK_N)
+    end = tl.minimum(length, (oldest // BLOCK_N + skipped + share) * BLOCK_N)
     record = pieces + item * 8
     inside = item < num_pieces
-    tl.store(record, tl.where(used, parts, 0), mask=inside)
+    tl.store(record, tl.where(used, own_parts, 0), mask=inside)
     tl.store(record + 1, part, mask=inside)
     tl.store(record + 2, token, mask=inside)
     tl.store(record + 3, count, mask=inside)
     tl.store(record + 4, tl.load(rows + owner, mask=owner < num_slices, other=0), mask=inside)
     tl.store(record + 5, begin, mask=inside)
-    tl.store(record + 6, tl.minimum(begin + size, length), mask=inside)
+    tl.store(record + 6, end, mask=inside)
     tl.store(record + 7, length - count, mask=inside)
     head = tl.arange(0, KV_HEADS_PAD)
     tl.store(arrivals + item[:, None] * KV_HEADS + head[None, :], 0, mask=inside[:, None] & (head < KV_HEADS)[None, :])

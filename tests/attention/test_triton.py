@@ -10,7 +10,7 @@ import torch
 from octavo.attention import cudnn
 from octavo.attention.backend import AttentionShape
 from octavo.attention.reference import ReferenceAttention, attend
-from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
+from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning, list_pieces
 from octavo.ops.kv_format import COMPRESSED, compressed
 from octavo.ops.room import token_room
 from tests.attention.kv_memory import memory
@@ -287,3 +287,42 @@ def test_sinks_on_the_device(slices, window):
     torch.manual_seed(0)
     shape = AttentionShape(64, 8, 64, 0.125, window)
     compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, sinks=torch.randn(64))
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("each", [True, False], ids=["decodes", "mixed"])
+def test_contexts_are_shared_out_evenly(window, each):
+    rng = random.Random(3)
+    slices = [(0, 1 if each else rng.choice([1, 2, 5]), rng.randint(5, 90)) for _ in range(7)] + [(0, 1, 0)]
+    batch, shape = make_batch(slices, 0), AttentionShape(4, 2, 16, 0.3, window)
+    few, programs, block_n = (1 if each else 2), 5, 4
+    for shortest in (4, 60):
+        pieces = list_pieces(batch, batch.num_tokens, shape, few, programs, block_n, shortest)
+        shares = pieces.shares.tolist()
+        records = [record for record in pieces.records.tolist() if record[0]]
+        assert shares[0] == 0
+        assert shares[-1] == len(records)
+        tiles = [
+            sum(-(-end // block_n) - begin // block_n for *_, begin, end, _ in records[first:last] if end > begin)
+            for first, last in pairwise(shares)
+        ]
+        total = sum(tiles)
+        share = max(-(-total // programs), -(-shortest // block_n))
+        assert [count for count in tiles if count] == [share] * (total // share) + [total % share] * (total % share > 0)
+        at = iter(records)
+        for (_, count, length), start in zip(slices, batch.starts.tolist()):
+            if count > few:
+                continue
+            reached = first = max(length - count + 1 - window, 0) if window else 0
+            parts = next(record[0] for record in records if record[2] == start)
+            for part in range(parts):
+                found = next(at)
+                assert found[:4] == [parts, part, start, count]
+                assert found[7] == length - count
+                if length:
+                    assert found[5] == reached
+                    assert found[6] > found[5]
+                    reached = found[6]
+            assert reached == max(length, first)
+        assert next(at, None) is None
+
