@@ -35,6 +35,17 @@ class Skinny:
 
 
 @dataclass(frozen=True)
+class Wide:
+    """How a product of some hundred rows is cut (`octavo/ops/triton/wide.py`)."""
+
+    block_m: int
+    block_n: int  # weight rows, of each half with a gate
+    block_k: int
+    warps: int = 4
+    stages: int = 4
+
+
+@dataclass(frozen=True)
 class Grouped:
     """How products of tokens with their experts' weights are cut (`octavo/ops/triton/grouped.py`).
 
@@ -52,11 +63,11 @@ class Grouped:
 
 Key = tuple[str, int, int, int]  # form, at most so many rows, out features of the weight, in features
 
-BUCKETS = (1, 8, 16, 64)  # rows
+BUCKETS = (1, 8, 16, 64, 128, 256)  # rows
 WAY_BYTES = 64
 WIDE_BUCKETS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # rows, of products that the library does
 
-Cut = OneRow | Skinny
+Cut = OneRow | Skinny | Wide
 
 TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's product with separate kernels around it
     "NVIDIA H200": {
@@ -92,10 +103,14 @@ TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's pr
         ("norm+linear", 8, 4096, 1024): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 16, 4096, 1024): Skinny(16, 64, 256, swap=True),
         ("norm+linear", 64, 4096, 1024): None,
+        ("linear", 128, 4096, 1024): Wide(64, 64, 128),
+        ("linear", 256, 4096, 1024): Wide(128, 64, 128),
         ("linear+add", 1, 1024, 2048): OneRow(2),
         ("linear+add", 8, 1024, 2048): Skinny(16, 64, 256, split=4, swap=True),
         ("linear+add", 16, 1024, 2048): Skinny(16, 64, 256, split=4, swap=True),
         ("linear+add", 64, 1024, 2048): None,
+        ("linear+add", 128, 1024, 2048): Wide(64, 16, 256),
+        ("linear+add", 256, 1024, 2048): Wide(64, 32, 256),
         ("norm+linear+gate", 1, 6144, 1024): OneRow(2, warps=2),
         ("norm+linear+gate", 8, 6144, 1024): Skinny(16, 32, 256, stages=4, swap=True),
         ("norm+linear+gate", 16, 6144, 1024): Skinny(16, 32, 256, stages=4, swap=True),
@@ -104,6 +119,8 @@ TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's pr
         ("linear+add", 8, 1024, 3072): Skinny(16, 64, 256, split=4, swap=True),
         ("linear+add", 16, 1024, 3072): Skinny(16, 64, 256, split=4, swap=True),
         ("linear+add", 64, 1024, 3072): None,
+        ("linear+add", 128, 1024, 3072): Wide(64, 16, 256),
+        ("linear+add", 256, 1024, 3072): Wide(64, 32, 256),
         ("linear", 1, 151936, 1024): OneRow(4, warps=2),
         ("linear", 8, 151936, 1024): Skinny(16, 64, 128, stages=4, swap=True),
         ("linear", 16, 151936, 1024): Skinny(16, 64, 128, stages=4, swap=True),
@@ -112,6 +129,7 @@ TUNED: dict[str, dict[Key, Cut | None]] = {  # by device; None: the library's pr
         ("linear+gate", 8, 6144, 1024): Skinny(16, 32, 128, stages=6, swap=True),
         ("linear+gate", 16, 6144, 1024): Skinny(16, 32, 128, stages=6, swap=True),
         ("linear+gate", 64, 6144, 1024): Skinny(64, 32, 128, stages=4),
+        ("linear+gate", 128, 6144, 1024): Wide(128, 32, 128, stages=3),
     },
 }
 

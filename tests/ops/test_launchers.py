@@ -21,6 +21,7 @@ driver.compile_module_from_src = lambda src, name, **_: made.append(src) or Simp
 about = SimpleNamespace(global_scratch_size=0, global_scratch_align=1, profile_scratch_size=0, profile_scratch_align=1,
                         launch_cooperative_grid=False, launch_pdl=False)
 for kernel in known_kernels():
+    about.tensordesc_meta = [{} for kind in kernel.signature.values() if str(kind).startswith("tensordesc")]
     driver.CudaLauncher(kernel.source(), about)
 wanted, made[:] = set(made), []
 driver.compile_module_from_src = lambda src, *_: made.append(src)

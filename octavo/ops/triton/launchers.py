@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from octavo import env
 from octavo.ops.triton.cache import use_cache_folder
-from octavo.ops.triton.known import known_kernels
+from octavo.ops.triton.known import Kernel, known_kernels
 
 log = logging.getLogger(__name__)
 
@@ -39,4 +40,9 @@ def sources() -> set[str]:
     """The C text of each launcher, as Triton writes it for the signatures of the known kernels."""
     from triton.backends.nvidia.driver import make_launcher
 
-    return {make_launcher({}, dict(enumerate(kernel.signature.values())), None) for kernel in known_kernels()}
+    return {make_launcher({}, dict(enumerate(kernel.signature.values())), descriptors(kernel)) for kernel in known_kernels()}
+
+
+def descriptors(kernel: Kernel) -> list[dict[str, Any]] | None:
+    """One entry for each tile descriptor that the kernel takes: where there is a copy engine (sm_90), the driver makes them."""
+    return [{} for kind in kernel.signature.values() if isinstance(kind, str) and kind.startswith("tensordesc")] or None

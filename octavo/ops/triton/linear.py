@@ -11,11 +11,12 @@ import torch.nn.functional as F
 
 from octavo.ops.library import Library, open_library
 from octavo.ops.linear import Norm, added, around
-from octavo.ops.table import Cut, OneRow, form, library_way, product_cut
+from octavo.ops.table import Cut, OneRow, Wide, form, library_way, product_cut
 from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.triton.norm import rms_norm
 from octavo.ops.triton.one_row import one_row
 from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
+from octavo.ops.triton.wide import wide
 
 
 def _product(
@@ -62,6 +63,10 @@ class TritonLinear:
             x, norm = rms_norm(x, *norm), None
         if cut is None:
             return self._separate(x, weight, bias, norm, gate, residual, scale)
+        if isinstance(cut, Wide):
+            if bias is not None or not x.is_contiguous():
+                return self._separate(x, weight, bias, norm, gate, residual, scale)
+            return wide(x, weight, cut, gate, residual, scale, self.dependent)
         weights, eps = (None, 0.0) if norm is None else norm
         if isinstance(cut, OneRow):
             return one_row(x, weight, cut, self.num_sms, bias, weights, eps, gate, residual, scale, self.dependent)
