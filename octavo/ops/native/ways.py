@@ -1,7 +1,7 @@
 """Which kernel a product takes, by instruction set and rows of x: vectors, which serve any number, or from some number on AMX's tiles.
 
-Tuned by `bench/cpu_ops.py --ways`, which measures each way, and torch's (oneDNN) besides, at a model's shapes. oneDNN is not among the ways: it
-was behind tiles wherever there are any, and it wants plain bfloat16 weights, a second copy beside those laid out for decoding.
+Tuned by `bench/cpu_ops.py --ways`, which measures each way, and torch's (oneDNN) besides, at a model's shapes. oneDNN is not among the
+ways: it was behind tiles wherever there are any, and it wants plain bfloat16 weights, a second copy beside those laid out for decoding.
 """
 
 from __future__ import annotations
