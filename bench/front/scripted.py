@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers
 
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish, Stop
+from octavo.engine.orders import Ahead
 from octavo.serve.front import ServedModel
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
@@ -68,6 +69,7 @@ class ScriptedLoop:
 
     def __init__(self, script: Sequence[int], step_s: float, outbox: Any) -> None:
         self.stopping, self.wakes = False, ()
+        self.ahead = Ahead(lambda *order: [])
         self._script, self._step_s, self._outbox = script, step_s, outbox
         self._live: dict[tuple[str, int], tuple[Request, int]] = {}  # continuation -> its request, tokens told
         self._due_s = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from octavo.config.resolved import Resolved
@@ -49,7 +50,7 @@ class EngineLoop:
         self.others = others or Alone()
         self.wakes = self.others.wakes
         self.stopping = False
-        self.ahead = Ahead(self, ahead)
+        self.ahead = Ahead(partial(order_workers, self), ahead)
         self.expert_tokens: dict[int, dict[int, int]] = {}  # by layer and expert, as last told
         self.sleep = Sleep(self)
         self._questions: dict[str, Callable[..., Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from octavo.engine.executor import Executor, OrderFailed
@@ -40,8 +40,9 @@ def order_workers(loop: Loop, name: str, *args: Any) -> list[str]:
 class Ahead:
     """Orders that save later steps time, given one by one while nothing else is to do."""
 
-    def __init__(self, loop: Loop, orders: Iterable[Order]) -> None:
-        self._loop, self._left = loop, deque(orders)
+    def __init__(self, give: Callable[..., list[str]], orders: Iterable[Order] = ()) -> None:
+        """`give` has the workers do one of them, and says what kept them from it."""
+        self._give, self._left = give, deque(orders)
 
     @property
     def left(self) -> bool:
@@ -49,6 +50,6 @@ class Ahead:
 
     def give_next(self) -> None:
         """What fails is not tried on: the steps do without."""
-        if self._left and (failures := order_workers(self._loop, *self._left.popleft())):
+        if self._left and (failures := self._give(*self._left.popleft())):
             log.warning("later steps are not made ready: %s", failures[0])
             self._left.clear()

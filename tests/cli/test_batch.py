@@ -14,6 +14,7 @@ from octavo.engine.client import EngineDead
 from octavo.serve.batch_calls import answer
 from octavo.serve.batch_file import BadLine, Line, read_lines, resume
 from octavo.serve.front import Front
+from octavo.types import Request
 from tests.scripted_engine import Script
 from tests.serve.serving import make_front
 
@@ -79,15 +80,16 @@ def test_every_line_gets_one_record_with_what_the_route_answers(concurrency: int
 
 
 def test_no_more_run_at_once_than_asked() -> None:
-    most = 0
-    front = make_front(lambda request, index: Script(step_s=0.001))
+    numbers: list[int] = []
 
-    def watch(record: dict[str, Any]) -> None:
-        nonlocal most
-        most = max(most, len(front.running) + 1)
+    def script(request: Request, index: int) -> Script:
+        numbers.append(len(front.running))
+        return Script(step_s=0.001)
 
-    asyncio.run(answer(front, list(read_lines([completion(str(n)) for n in range(12)])), watch, 3))
-    assert most == 3
+    front = make_front(script)
+    run(front, [completion(str(n)) for n in range(12)], 3)
+    assert len(numbers) == 12
+    assert max(numbers) == 3
 
 
 def test_a_line_that_the_route_refuses_gets_its_answer_and_the_others_go_on() -> None:

@@ -58,7 +58,7 @@ def test_the_page_is_one_screen_and_says_how_to_repeat_it(folder: str, capsys: p
     ("words", "code", "says"),
     [
         (["--device", "h300"], 2, "h200"),
-        (["--device", "l4", "--gpu-memory-utilization", "0.81"], 2, "longest that fits"),
+        (["--device", "l4", "--gpu-memory-utilization", "0.78"], 2, "longest that fits"),
         (["--device", "t4"], 2, "weights take"),
     ],
 )

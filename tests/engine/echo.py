@@ -7,6 +7,7 @@ import time
 
 from octavo.config.fields import ConfigError
 from octavo.engine.messages import Abort, Add, Ask, Finish, Stop
+from octavo.engine.orders import Ahead
 from octavo.types import FinishReason, SequenceOutput
 
 
@@ -15,6 +16,7 @@ class EchoLoop:
 
     def __init__(self, outbox) -> None:
         self.outbox, self.stopping, self.wakes = outbox, False, ()
+        self.ahead = Ahead(lambda *order: [])
         self.live: dict[str, list[int]] = {}
 
     @property

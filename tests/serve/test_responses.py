@@ -93,7 +93,7 @@ def test_a_stream_comes_to_the_answer_given_at_once(cuts: list[int], text: str, 
 
 
 def prompt_of(**body: Any) -> str:
-    return chat_text(make_front(template=TEMPLATE), as_chat(msgspec.convert(body, ResponsesBody)))[0]
+    return asyncio.run(chat_text(make_front(template=TEMPLATE), as_chat(msgspec.convert(body, ResponsesBody))))[0]
 
 
 TEMPLATE = (
