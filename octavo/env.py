@@ -140,6 +140,8 @@ ATTENTION_BACKEND = _define("OCTAVO_ATTENTION_BACKEND", str, None, "default of -
 
 BATCH_INVARIANT = _define("OCTAVO_BATCH_INVARIANT", str, None, "default of --batch-invariant")
 
+USE_FASTOKENS = _define("OCTAVO_USE_FASTOKENS", _switch, False, "1: texts are encoded by fastokens, an optional package, where it can")
+
 LOGGING_LEVEL = _define("OCTAVO_LOGGING_LEVEL", _level, "INFO", "what is logged: DEBUG, INFO, WARNING or ERROR")
 
 HF_HUB_OFFLINE = _define("HF_HUB_OFFLINE", _switch, False, "1: models of the hub come from its local cache only")

@@ -12,6 +12,9 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
+from octavo import env
+from octavo.text.fast_tokens import fast_encode
+
 LONG_CHARACTERS = 4_000
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -63,9 +66,12 @@ class Tokenizer:
         self.special_ids = frozenset(number for number, token in self.added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[int, str | None] = {}
+        self._encode = fast_encode(core) if env.USE_FASTOKENS.get() else None
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        if self._encode is not None:
+            return self._encode(text, add_special_tokens)
         if len(text) > LONG_CHARACTERS:  # which lets other threads run meanwhile
             return self.core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return self.core.encode(text, add_special_tokens=add_special_tokens).ids
