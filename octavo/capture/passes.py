@@ -44,17 +44,19 @@ class PassGraphs:
             if room not in self._met:
                 self._met.add(room)
                 return self._run(batch)
-            self.record(batch, room)
-            captured = self._captured[room]
+            captured = self._capture(batch, room)
         replay, hidden = captured
         replay()
         return hidden
 
-
     def record(self, batch: Batch, room: Room) -> None:
         """Record a room before it is needed, with a batch that may hold nothing but padding."""
         if room not in self._captured and len(self._captured) < self._most:
-            self._captured[room] = self._record(lambda: self._run(batch))
+            self._capture(batch, room)
+
+    def _capture(self, batch: Batch, room: Room) -> tuple[Replay, torch.Tensor]:
+        captured = self._captured[room] = self._record(lambda: self._run(batch))
+        return captured
 
 
 def _at_least(sizes: list[int], number: int) -> int:

@@ -64,7 +64,7 @@ def pass_sizes(asked: EngineConfig, settings: Resolved) -> tuple[int, ...]:
     if settings.pipeline_parallel_size > 1 or settings.batch_invariant:  # stages wait for each other; kernels are cut by what is there
         return ()
     most = min(asked.compilation.max_cudagraph_capture_size or PASS_SIZES[-1], settings.max_num_batched_tokens)
-    usual = (*FEW, *PASS_SIZES) if settings.data_parallel_size > 1 and settings.expert_parallel_size > 1 else PASS_SIZES
+    usual = (*FEW, *PASS_SIZES) if asked.parallel.lock_step else PASS_SIZES
     return tuple(sorted({size for size in asked.compilation.cudagraph_capture_sizes or usual if size <= most}))
 
 

@@ -30,8 +30,10 @@ class Embedding(Layer):
 
     def weights(self) -> list[Weight]:
         name, spec = f"{self.path}.weight", self._spec(self.vocab.size)
-        put = lambda t: self.weight.data.copy_(cut(t, spec, Shard.OUT, self.vocab, self.group))  # noqa: E731
-        return [Weight(name, spec.shape, frozenset({name}), put, place=whole(self.weight.data, spec))]
+        return [Weight(name, spec.shape, frozenset({name}), self._put, place=whole(self.weight.data, spec))]
+
+    def _put(self, tensor: torch.Tensor) -> None:
+        self.weight.data.copy_(cut(tensor, self._spec(self.vocab.size), Shard.OUT, self.vocab, self.group))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.group.all_reduce(self.scheme.rows(self, tokens, self.first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import nn
@@ -62,13 +63,12 @@ class Linear(Layer):
         for index, (part, path) in enumerate(zip(self.parts, part_paths)):
             for name, spec in self._specs(self.inside.size, part.size).items():
                 full = f"{path}.{name}"
-                put = lambda t, n=name, i=index: self._put(n, i, t)  # noqa: E731
-                found.append(Weight(full, spec.shape, frozenset({full}), put, place=whole(self._place(name, index, spec), spec)))
+                put, place = partial(self._put, name, index), whole(self._place(name, index, spec), spec)
+                found.append(Weight(full, spec.shape, frozenset({full}), put, place=place))
         if len(self.parts) > 1:
             for name, spec in self._specs(self.inside.size, sum(part.size for part in self.parts)).items():
                 pieces = frozenset(f"{path}.{name}" for path in part_paths)
-                put = lambda t, n=name: self._put_whole(n, t)  # noqa: E731
-                place = whole(self.get_parameter(name).data, spec)
+                put, place = partial(self._put_whole, name), whole(self.get_parameter(name).data, spec)
                 found.append(Weight(f"{self.path}.{name}", spec.shape, pieces, put, place=place))
         return found
 

@@ -11,9 +11,9 @@ from octavo.serve.errors import ApiError
 from octavo.serve.front import Front
 from octavo.serve.schemas import ChatBody, SamplingBody
 from octavo.text.template import ChatTemplate
+from octavo.text.tokenizer import LONG_CHARACTERS
 from octavo.types import InvalidRequest, Request, SamplingParams
 
-LONG_TEXT_CHARACTERS = 4_000
 MANY_MESSAGES = 64
 MAX_PROMPTS = 2048
 
@@ -42,7 +42,7 @@ async def make_request(
             must_have_room=body.max_tokens is not None or getattr(body, "max_completion_tokens", None) is not None,
         )
 
-    if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARACTERS):
+    if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_CHARACTERS):
         front.check_room_for(1, 1)  # who has to be refused anyway need not wait for it
         try:
             return await asyncio.to_thread(make)
@@ -80,7 +80,7 @@ async def chat_text(front: Front, body: ChatBody) -> tuple[str, bool]:
 async def encoded(front: Front, text: str, add_special_tokens: bool) -> list[int]:
     """The tokens of a text that is no request."""
     encode = front.model.tokenizer.encode
-    long = len(text) > LONG_TEXT_CHARACTERS
+    long = len(text) > LONG_CHARACTERS
     return await asyncio.to_thread(encode, text, add_special_tokens) if long else encode(text, add_special_tokens)
 
 

@@ -16,7 +16,7 @@ from octavo.config.architecture import Architecture
 from octavo.config.graphs import rooms, slice_sizes
 from octavo.config.resolved import Resolved
 from octavo.core.limits import needs_vocabulary_slot
-from octavo.host.huge_pages import PAGE_BYTES, move_later
+from octavo.host.huge_pages import move_later
 from octavo.models.base import CausalLM
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import fill_dummy, load
@@ -142,10 +142,8 @@ def load_model(
         else:
             log.info("weights: %s", load(model, tensors).report)
     if settings.device == "cpu":
-        weights = {storage.data_ptr(): storage for storage in (weight.untyped_storage() for weight in model.parameters())}
-        large = [(address, storage.nbytes()) for address, storage in weights.items() if storage.nbytes() >= 2 * PAGE_BYTES]
-        if large:
-            move_later(large, model)
+        storages = (weight.untyped_storage() for weight in model.parameters())
+        move_later({storage.data_ptr(): storage.nbytes() for storage in storages}.items(), model)  # several may lie in one
     return model
 
 

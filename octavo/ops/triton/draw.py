@@ -123,8 +123,7 @@ def draw_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `octavo.ops.draw.draw_rows`."""
     tokens, peaks = best(logits)
-    temperature, stream, top_k, top_p, min_p = settings
-    _launch(logits, peaks, tokens, peaks, stream, positions, at, rows, temperature, top_k, top_p, min_p, by_row=True)
+    _launch(logits, peaks, tokens, (peaks, settings.stream, positions, at, rows), settings, by_row=True)
     return tokens, peaks
 
 
@@ -139,31 +138,22 @@ def draw(
 ) -> torch.Tensor:
     """As `octavo.ops.draw.draw`."""
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    _launch(logits, peaks, tokens, numbers, tokens, tokens, tokens, tokens, temperature, top_k, top_p, min_p, by_row=False)
+    settings = Settings(temperature, tokens, top_k, top_p, min_p)  # a number is given, so nothing reads the stream
+    _launch(logits, peaks, tokens, (numbers, tokens, tokens, tokens, tokens), settings, by_row=False)
     return tokens
 
 
 def _launch(
-    logits: torch.Tensor,
-    peaks: torch.Tensor,
-    tokens: torch.Tensor,
-    numbers: torch.Tensor,
-    stream: torch.Tensor,
-    positions: torch.Tensor,
-    at: torch.Tensor,
-    rows: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    by_row: bool,
+    logits: torch.Tensor, peaks: torch.Tensor, tokens: torch.Tensor, places: tuple[torch.Tensor, ...], settings: Settings, by_row: bool
 ) -> None:
+    """`places` say where in a row's mass its token is: numbers; or streams, positions, where those are, and rows."""
     num_rows, vocab = logits.shape
     if not num_rows:
         return
-    columns = [peaks if column is None else column for column in (top_k, top_p, min_p)]  # what is not used is not read
+    truncation = (settings.top_k, settings.top_p, settings.min_p)
+    columns = [peaks if column is None else column for column in truncation]  # what is not used is not read
+    top_k, top_p, min_p = (column is not None for column in truncation)
     _draw[(num_rows,)](
-        logits, peaks, tokens, numbers, stream, positions, at, rows, temperature, *columns, vocab, logits.stride(0),
-        TOP_K=top_k is not None, TOP_P=top_p is not None, MIN_P=min_p is not None, BY_ROW=by_row,
-        BLOCK=min(_BLOCK, triton.next_power_of_2(vocab)), num_warps=_WARPS,
+        logits, peaks, tokens, *places, settings.temperature, *columns, vocab, logits.stride(0),
+        TOP_K=top_k, TOP_P=top_p, MIN_P=min_p, BY_ROW=by_row, BLOCK=min(_BLOCK, triton.next_power_of_2(vocab)), num_warps=_WARPS,
     )  # fmt: skip

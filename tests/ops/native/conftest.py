@@ -9,12 +9,17 @@ from octavo.ops.native.build import machine_variants
 from octavo.ops.native.twins import Twins
 
 
-@pytest.fixture(scope="session", params=machine_variants())
-def native(request: pytest.FixtureRequest) -> Iterator[Native]:
-    """Each instruction set of this machine, over three threads, however many cores there are."""
-    native = Native(env.cache_root(), 3, variant=request.param)
+def opened(variant: str) -> Iterator[Native]:
+    """The library for an instruction set, over three threads, however many cores there are."""
+    native = Native(env.cache_root(), 3, variant=variant)
     yield native
     native.close()
+
+
+@pytest.fixture(scope="session", params=machine_variants())
+def native(request: pytest.FixtureRequest) -> Iterator[Native]:
+    """For each instruction set of this machine."""
+    yield from opened(request.param)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from octavo import env
 from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
 from octavo.ops.linear import linear
@@ -17,6 +16,7 @@ from octavo.ops.native.ways import TUNED, TileRows
 from octavo.ops.packed_linear import unpack
 from octavo.ops.rms_norm import rms_norm
 from tests.attention.test_cpu import check
+from tests.ops.native.conftest import opened
 from tests.ops.native.test_packed import KINDS, weights
 from tests.ops.native.test_twins import close
 
@@ -29,9 +29,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Native]:
     with pytest.MonkeyPatch.context() as patch:
         if binding.build is build.build:
             patch.setattr(binding, "build", lambda cache, variant: build.build(cache, variant, ("-DEMULATE_AMX",)))
-        native = Native(env.cache_root(), 3, variant=request.param)
-    yield native
-    native.close()
+        yield from opened(request.param)
 
 
 @pytest.fixture
