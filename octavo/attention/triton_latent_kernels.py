@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import LOW, load_blocks
+from octavo.attention.triton_scores import LOW, load_blocks, softmax_step
 from octavo.ops.triton.dependent import follow
 
 
@@ -61,12 +61,8 @@ def _over_keys(
         if MASKED:
             visible = visible & (n[None, :] <= position[:, None])
         scores = tl.where(visible, scores, LOW)
-        higher = tl.maximum(best, tl.max(scores, axis=1))
-        p = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(best - higher)
-        weight = weight * shrink + tl.sum(p, axis=1)
+        p, shrink, best, weight = softmax_step(scores, best, weight)
         acc = tl.dot(p.to(q_low.dtype), low, acc * shrink[:, None], input_precision=PRECISION)
-        best = higher
     return best, weight, acc
 
 

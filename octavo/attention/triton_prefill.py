@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales, whole_weight
+from octavo.attention.triton_scores import EACH, LOW, WHOLE, base2_scores, load_blocks, load_rows, load_scales, softmax_step, whole_weight
 
 
 @triton.jit
@@ -39,15 +39,11 @@ def _over_keys(
             if WINDOWED:
                 visible = visible & (n[None, :] > position[:, None] - window)
             scores = tl.where(visible, scores, LOW)
-        higher = tl.maximum(best, tl.max(scores, axis=1))
-        p = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(best - higher)
-        weight = weight * shrink + tl.sum(p, axis=1)
+        p, shrink, best, weight = softmax_step(scores, best, weight)
         if SCALED == EACH:
             p = p * load_scales(k_scales + BLOCK_TOKENS * kv_heads, block, n, present, scale_stride, kv_heads, BLOCK_TOKENS)[None, :]
         v = load_rows(v_base, offsets, present, d, MASKED, D, D_PAD)
         acc = tl.dot(p.to(q_tile.dtype), v.to(q_tile.dtype), acc * shrink[:, None], input_precision=PRECISION)
-        best = higher
     return best, weight, acc
 
 

@@ -36,6 +36,16 @@ def load_rows(base, offsets, inside, d, MASKED: tl.constexpr, D: tl.constexpr, D
 
 
 @triton.jit
+def softmax_step(scores, best, weight):
+    """One step of the running softmax: weights p of the scores [M, N], by how much what was added up before shrinks, and the new `best` and
+    `weight` [M]."""
+    higher = tl.maximum(best, tl.max(scores, axis=1))
+    p = tl.exp2(scores - higher[:, None])
+    shrink = tl.exp2(best - higher)
+    return p, shrink, higher, weight * shrink + tl.sum(p, axis=1)
+
+
+@triton.jit
 def whole_weight(best, weight, sinks, head, inside):
     """What results are divided by [M]: the sum of weights, with the sink of each row's head where there are sinks."""
     if sinks is not None:

@@ -55,6 +55,21 @@ def _product(value, w, acc, SWAP: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def write_tile(acc, up, bias, expert, y, pair, inside, n, at, N, GATE: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr):
+    """What a tile's products come to, with bias and gate, into the rows of y of its pairs that are inside; `at` is n, kept below N."""
+    HALVES: tl.constexpr = 2 if GATE > 0 else 1
+    if SWAP:
+        acc, up = tl.trans(acc), tl.trans(up)
+    if BIAS:
+        acc += tl.load(bias + expert * (HALVES * N) + at).to(tl.float32)[None, :]
+        if GATE > 0:
+            up += tl.load(bias + expert * (HALVES * N) + N + at).to(tl.float32)[None, :]
+    if GATE > 0:
+        acc = _gated(acc, up, GATE)
+    tl.store(y + pair.to(tl.int64)[:, None] * N + n[None, :], acc.to(y.dtype.element_ty), mask=inside[:, None] & (n < N)[None, :])
+
+
+@triton.jit
 def _tiles(
     x, weight, bias, records, order, y, N, x_stride,
     K: tl.constexpr, PER_ROW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -93,15 +108,7 @@ def _tiles(
             if GATE > 0:
                 w = tl.load(w_rows + N * K + k[None, :], mask=(k < K)[None, :], other=0.0)
                 up = _product(value, w, up, SWAP, PRECISION)
-    if SWAP:
-        acc, up = tl.trans(acc), tl.trans(up)
-    if BIAS:
-        acc += tl.load(bias + expert * (HALVES * N) + at).to(tl.float32)[None, :]
-        if GATE > 0:
-            up += tl.load(bias + expert * (HALVES * N) + N + at).to(tl.float32)[None, :]
-    if GATE > 0:
-        acc = _gated(acc, up, GATE)
-    tl.store(y + pair.to(tl.int64)[:, None] * N + n[None, :], acc.to(y.dtype.element_ty), mask=inside[:, None] & (n < N)[None, :])
+    write_tile(acc, up, bias, expert, y, pair, inside, n, at, N, GATE, BIAS, SWAP)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from octavo.ops.mxfp4 import Mxfp4
 from octavo.ops.route import Routes
 from octavo.ops.table import Grouped
 from octavo.ops.triton.dependent import follow
-from octavo.ops.triton.grouped import GATES, TritonGrouped, _gated, _product, weighted_sum
+from octavo.ops.triton.grouped import GATES, TritonGrouped, _gated, _product, weighted_sum, write_tile
 from octavo.ops.triton.share_out import Tiles
 
 _GROUP = 32
@@ -80,15 +80,7 @@ def _packed_tiles(
             low, high, column, inside = _stretch(codes, scales, w_at + N, K, start, BLOCK_K)
             up = _product(value, low.to(value.dtype), up, SWAP, PRECISION)
             up = _product(other, high.to(value.dtype), up, SWAP, PRECISION)
-    if SWAP:
-        acc, up = tl.trans(acc), tl.trans(up)
-    if BIAS:
-        acc += tl.load(bias + expert * (HALVES * N) + at).to(tl.float32)[None, :]
-        if GATE > 0:
-            up += tl.load(bias + expert * (HALVES * N) + N + at).to(tl.float32)[None, :]
-    if GATE > 0:
-        acc = _gated(acc, up, GATE)
-    tl.store(y + pair.to(tl.int64)[:, None] * N + n[None, :], acc.to(y.dtype.element_ty), mask=inside_m[:, None] & (n < N)[None, :])
+    write_tile(acc, up, bias, expert, y, pair, inside_m, n, at, N, GATE, BIAS, SWAP)
 
 
 @triton.jit
