@@ -222,7 +222,7 @@ class FakeExecutor:
         return step
 
     def sample(self, plan: Plan, masks: Any) -> None:
-        raise NotImplementedError("the fake model knows no grammars")
+        raise AssertionError("the fake model knows no grammars")
 
     def close(self) -> None:
         self._moving.clear()
