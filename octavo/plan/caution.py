@@ -7,7 +7,6 @@ from collections import deque
 from octavo.core.budget import AIM
 
 KEPT = 256  # steps
-EVERY = 16  # of them, after which they are looked at again
 QUANTILE = 0.97  # of steps that shall stay within the target; a target is for 99 of 100 gaps, of which most are of steps with no prompt
 MOST = 2.0
 
@@ -18,15 +17,11 @@ class Caution:
     def __init__(self) -> None:
         self.factor = 1.0
         self._ratios: deque[float] = deque(maxlen=KEPT)
-        self._news = 0
 
     def saw(self, foreseen_s: float, seconds: float, target_s: float) -> None:
         """A step took so long that was to take `foreseen_s`. Those far below the target, or beyond it, say nothing of it."""
-        if not target_s / 2 < foreseen_s <= target_s:
+        if not target_s / 2 < self.factor * foreseen_s <= target_s:
             return
         self._ratios.append(seconds / foreseen_s)
-        self._news += 1
-        if self._news == EVERY:
-            self._news = 0
-            ordered = sorted(self._ratios)
-            self.factor = min(MOST, max(1.0, AIM * ordered[int(QUANTILE * (len(ordered) - 1))]))
+        ordered = sorted(self._ratios)
+        self.factor = min(MOST, max(1.0, AIM * ordered[int(QUANTILE * len(ordered))]))
