@@ -6,10 +6,10 @@ A knob is a row of data: the values of its flags, and the loads. Settings that s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from octavo.bench.cost import Engine, LoadMaker, at_once, play, users
+from octavo.bench.cost import Engine, at_once, play, users
 from octavo.config.fields import ConfigError
 from octavo.config.resolved import Resolved
 from octavo.plan.memory import MemoryPlan
@@ -17,6 +17,7 @@ from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import summarize
 
 Changes = Mapping[str, Any]
+LoadMaker = Callable[[], Synthetic]
 ON_CPU = 16  # by which lengths, budgets and numbers of sequences are divided there
 FIGURES = {  # columns of a report: path into what a run gave, factor
     "output tokens/s": (("output_tokens_per_s",), 1.0),
@@ -128,9 +129,10 @@ def _room(plan: MemoryPlan, num_tokens: float, settings: Resolved) -> int:
 
 
 def run(
-    chosen: Sequence[Knob], start: Callable[[Changes], Started], vocab_size: int, told: Callable[[Trial], None]
+    chosen: Sequence[Knob], start: Callable[[Changes], Started], vocab_size: int, told: Callable[[Sequence[Trial]], None]
 ) -> list[Trial]:
-    """All trials in the knobs' order. `start` makes an engine with changes and raises `ConfigError` where they cannot be."""
+    """All trials in the knobs' order. `start` makes an engine with changes and raises `ConfigError` where they cannot be; `told` hears
+    after each trial of all so far, in the order in which they were made."""
     found: dict[tuple[str, str, str], Trial] = {}
     by_changes: dict[tuple[tuple[str, Any], ...], list[tuple[Trial, LoadMaker]]] = {}
     for trial, make in _trials(chosen):
@@ -138,7 +140,7 @@ def run(
     for trials in by_changes.values():
         for trial in _play(trials, start, vocab_size):
             found[trial.knob, trial.value, trial.load] = trial
-            told(trial)
+            told(list(found.values()))
     return [found[trial.knob, trial.value, trial.load] for trial, _ in _trials(chosen)]
 
 
@@ -150,7 +152,7 @@ def _trials(chosen: Sequence[Knob]) -> Iterator[tuple[Trial, LoadMaker]]:
 
 
 def _play(trials: Sequence[tuple[Trial, LoadMaker]], start: Callable[[Changes], Started], vocab_size: int) -> Iterator[Trial]:
-    """All of them on one engine, after a load that is not counted."""
+    """All of them on one engine, each after a part of it that is not counted, in which what is recorded is met."""
     first = trials[0][0]
     try:
         engine = start(first.changes)
@@ -159,12 +161,17 @@ def _play(trials: Sequence[tuple[Trial, LoadMaker]], start: Callable[[Changes], 
             yield Trial(trial.knob, trial.value, trial.load, trial.changes, refused=str(error))
         return
     try:
-        play(engine, at_once(2, Kind(16, 4)), vocab_size)
         for trial, make in trials:
+            play(engine, _part(make), vocab_size)
             figures = summarize(play(engine, make, vocab_size).record)
             yield Trial(trial.knob, trial.value, trial.load, trial.changes, figures)
     finally:
         engine.close()
+
+
+def _part(make: LoadMaker) -> LoadMaker:
+    load = make()
+    return lambda: replace(load, num_sessions=max(load.concurrency, load.num_sessions // 4))
 
 
 def figure(trial: Trial, name: str) -> float | None:

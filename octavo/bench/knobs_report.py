@@ -34,6 +34,12 @@ def effect(trial: Trial, first: Trial) -> str:
     return f"{here / there - 1:+.0%}"
 
 
+def line(trial: Trial) -> str:
+    """What one trial gave."""
+    made = figure(trial, THROUGHPUT)
+    return f"{trial.knob} {trial.value}, {trial.load}: {trial.refused or f'{made:,.0f} output tokens/s'}"
+
+
 def as_text(trials: Sequence[Trial], knobs: Sequence[Knob]) -> str:
     """A table for each knob and load."""
     lines: list[str] = []

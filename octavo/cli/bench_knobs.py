@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,17 +63,17 @@ def run(settings: Settings) -> int:
             engine.inside[0].clock = OwnTime()
         return engine
 
-    trials = knobs.run(chosen, start, subject.arch.vocab, _say)
     head = {**circumstances(sys.argv[1:]), "flags": flags, "kind": "knobs"}
+    model = str(settings.engine().model.model)
+
+    def told(trials: Sequence[knobs.Trial]) -> None:
+        if options.output_json:  # a run that is cut short leaves what it has
+            data = {**head, "results": [asdict(trial) for trial in trials]}
+            Path(options.output_json).write_text(json.dumps(data) + "\n", encoding="utf-8")
+        if options.output_html:
+            Path(options.output_html).write_text(knobs_report.page(head, model, trials, chosen), encoding="utf-8")
+        print(knobs_report.line(trials[-1]), file=sys.stderr)
+
+    trials = knobs.run(chosen, start, subject.arch.vocab, told)
     print(knobs_report.as_text(trials, chosen))
-    if options.output_json:
-        Path(options.output_json).write_text(json.dumps({**head, "results": [asdict(trial) for trial in trials]}) + "\n", encoding="utf-8")
-    if options.output_html:
-        page = knobs_report.page(head, str(settings.engine().model.model), trials, chosen)
-        Path(options.output_html).write_text(page, encoding="utf-8")
     return 0 if any(trial.figures for trial in trials) else 1
-
-
-def _say(trial: Any) -> None:
-    said = trial.refused or f"{trial.figures['output_tokens_per_s']:,.0f} output tokens/s"
-    print(f"{trial.knob} {trial.value}, {trial.load}: {said}", file=sys.stderr)

@@ -71,7 +71,9 @@ def test_each_value_meets_each_load_once_and_engines_are_shared(folder: str) -> 
     few, more = ("few", at_once(2, Kind(32, 4))), ("more", at_once(4, Kind(32, 4)))
     seqs = knobs.Knob("seqs", "", (("1", {"max_num_seqs": 1}), ("4", {"max_num_seqs": 4})), (few, more))
     same = knobs.Knob("again", "", (("4", {"max_num_seqs": 4}), ("0", {"max_num_seqs": 0})), (more,))
-    trials = knobs.run([seqs, same], start, Subject.of(flags).arch.vocab, lambda trial: None)
+    told: list[int] = []
+    trials = knobs.run([seqs, same], start, Subject.of(flags).arch.vocab, lambda trials: told.append(len(trials)))
+    assert told == [1, 2, 3, 4, 5, 6], "after each, all so far"
     assert [(trial.knob, trial.load, trial.value) for trial in trials] == [
         ("seqs", "few", "1"), ("seqs", "few", "4"), ("seqs", "more", "1"), ("seqs", "more", "4"),
         ("again", "more", "4"), ("again", "more", "0"),
