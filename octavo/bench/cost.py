@@ -82,12 +82,12 @@ def ignore(name: str, measured: Measured) -> None:
     """Nobody wants to know."""
 
 
-def at_once(count: int, kind: Kind) -> LoadMaker:
+def at_once(count: int, kind: Kind) -> Callable[[], Synthetic]:
     """So many requests that come together."""
     return lambda: Synthetic((kind,), concurrency=count, num_sessions=count)
 
 
-def users(count: int, each: int, *kinds: Kind) -> LoadMaker:
+def users(count: int, each: int, *kinds: Kind) -> Callable[[], Synthetic]:
     """So many users who send so many requests each: prompts are read while others' answers are made."""
     return lambda: Synthetic(kinds, concurrency=count, num_sessions=count * each)
 
@@ -128,11 +128,16 @@ def measure(
 
 
 def warm_up(llm: Engine, settings: Resolved, vocab_size: int) -> None:
-    """Steps of every size that is recorded, beside few and beside many sequences, until it was recorded (octavo/capture/passes.py)."""
+    """Steps of every size that is recorded, beside few and beside many sequences, until it was recorded (octavo/capture/passes.py); and of
+    larger sizes, from one prompt and from several, so that what libraries choose by size is loaded."""
     bounds = (0, *(size for size in settings.pass_sizes if size < settings.max_model_len // 2))
     kinds = [Kind((low + 1, high), (1, 16)) for low, high in pairwise(bounds)] or [Kind((1, 16), (1, 8))]
     for count in WARM_USERS if settings.pass_sizes else WARM_USERS[:1]:
         play(llm, users(min(count, settings.max_num_seqs), -(-8 * len(kinds) // count) + 1, *kinds), vocab_size)
+    longest, recorded = settings.max_model_len // 2, max(settings.pass_sizes, default=0)
+    if settings.pass_sizes and recorded < longest:
+        play(llm, users(4, 8, Kind((recorded + 1, longest), (1, 16))), vocab_size)
+        play(llm, users(min(32, settings.max_num_seqs), 2, Kind((recorded // 4, recorded), (1, 16))), vocab_size)
 
 
 def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:

@@ -18,11 +18,16 @@ from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import Record, summarize
 
 Figures = Mapping[str, float]
-SHORT = {"cuda": (Kind(512, 128),), "cpu": (Kind(128, 24),)}
+# Lengths are spread, so that steps have all sizes: with few sizes a 99th percentile falls between two of them, and says which by chance.
+SHORT = {"cuda": (Kind((256, 768), (64, 192)),), "cpu": (Kind((64, 192), (12, 36)),)}
 MIXED = {"cuda": (Kind(4096, 256, 0.5), Kind(128, 256, 0.5)), "cpu": (Kind(512, 24, 0.5), Kind(32, 24, 0.5))}
 SHARES = (0.3, 0.5, 0.7, 0.9)  # of the capacity, at which requests arrive
-LIGHT, BUSY = 0.1, 0.7
-ROUNDS = 4  # requests of each user
+LIGHT, BUSY = 0.05, 0.7  # so light that fewer than one gap in a hundred has a prompt read in it
+USERS = {"short": 256, "mixed": 96}  # who are enough to keep a device busy
+FEW = 8  # part of them
+ROUNDS = 4  # requests of each of them, and as many in all of the few, by half
+AHEAD = 0.2  # of a load with a target, played before it is measured
+LEAST = 12  # requests of a load, or it goes on for longer
 FIXED_TOKENS = 8192  # the step's budget that a target is compared with
 COMPARED = {
     "requests/s": ("requests_per_s", None), "TTFT p50": ("ttft_s", "p50"), "TTFT p99": ("ttft_s", "p99"),
@@ -77,6 +82,8 @@ class Bench:
     def play(self, point: Point) -> Record:
         loop, _ = self.llm.inside
         loop.adjust(replace(self.subject.settings, **point.settings))
+        if "target_itl_s" in point.settings:  # an engine that serves has learned by how much steps exceed what is foreseen
+            play(self.llm, lambda: replace(point.make(), duration_s=AHEAD * point.load["duration_s"]), self.vocab_size)
         measured: Measured = play(self.llm, point.make, self.vocab_size)
         known = {**told_of(loop.costs.model), "caution": loop.costs.caution.factor} if loop.costs else {}
         self.played.append(Played(point, summarize(measured.record), measured.timings, known))
@@ -84,18 +91,18 @@ class Bench:
         return measured.record
 
 
-def run(bench: Bench, duration_s: float, target_itl_s: float, mixed_capacity: float | None = None) -> None:
-    """Short requests from light load to the capacity; long ones among short ones, by a fixed budget and by a target. With the capacity for
-    those given, in requests/s, no others are played."""
+def run(bench: Bench, duration_s: float, target_itl_s: float, only_mixed: bool = False) -> None:
+    """Long requests among short ones, by a fixed budget and by a target; then short ones, from light load to the capacity, unless
+    `only_mixed`."""
     kind, most = bench.subject.settings.device, bench.subject.settings.max_num_seqs
     short, mixed = SHORT[kind], MIXED[kind]
 
-    def closed(name: str, kinds: tuple[Kind, ...], count: int, **settings: Any) -> float:
-        load = {"kinds": [list(asdict(one).values()) for one in kinds], "concurrency": count, "num_sessions": count * ROUNDS}
+    def closed(name: str, kinds: tuple[Kind, ...], count: int, num_requests: int, **settings: Any) -> float:
+        load = {"kinds": as_lists(kinds), "concurrency": count, "num_sessions": num_requests}
         return capacity(bench.play(Point(f"{name}, {count} users", load, settings)))
 
     def open_(name: str, kinds: tuple[Kind, ...], rate: float, **settings: Any) -> None:
-        load = {"kinds": [list(asdict(one).values()) for one in kinds], "rate": rate, "duration_s": duration_s}
+        load = {"kinds": as_lists(kinds), "rate": rate, "duration_s": max(duration_s, LEAST / rate)}
         bench.play(Point(f"{name}, {rate:.3g}/s", load, settings))
 
     warm_up(bench.llm, bench.subject.settings, bench.vocab_size)
@@ -103,15 +110,23 @@ def run(bench: Bench, duration_s: float, target_itl_s: float, mixed_capacity: fl
     budget = min(FIXED_TOKENS, bench.subject.settings.max_num_batched_tokens)
     fixed = {"max_num_batched_tokens": budget}
     held = {**fixed, "target_itl_s": target_itl_s}
-    if mixed_capacity is None:
-        full = closed("short", short, min(most, 256))
-        closed("short", short, min(most, 32))
-        for share in SHARES:
-            open_("short", short, share * full)
-        mixed_capacity = closed("mixed", mixed, min(most, 96), **fixed)
+    count = min(most, USERS["mixed"])
+    full = closed("mixed", mixed, count, ROUNDS * count, **fixed)
     for share in (BUSY, LIGHT):
-        open_("mixed", mixed, share * mixed_capacity, **fixed)
-        open_("mixed, target", mixed, share * mixed_capacity, **held)
+        open_("mixed", mixed, share * full, **fixed)
+        open_("mixed, target", mixed, share * full, **held)
+    if only_mixed:
+        return
+    count = min(most, USERS["short"])
+    full = closed("short", short, count, ROUNDS * count)
+    closed("short", short, -(-count // FEW), ROUNDS * count // 2)
+    for share in SHARES:
+        open_("short", short, share * full)
+
+
+def as_lists(kinds: Iterable[Kind]) -> list[list[Any]]:
+    """As a JSON file gives them back."""
+    return [[list(part) if isinstance(part, tuple) else part for part in asdict(one).values()] for one in kinds]
 
 
 def judge(subject: Subject, played: Sequence[Played]) -> list[dict[str, Any]]:

@@ -19,11 +19,9 @@ from octavo.config.fields import ConfigError, Flag
 class ValidateOptions:
     """What is played, and where the result goes."""
 
-    duration: Annotated[float, Flag("seconds in which the requests of each load arrive")] = 15.0
+    duration: Annotated[float, Flag("seconds in which the requests of each load arrive")] = 25.0
     target: Annotated[float, Flag("milliseconds between tokens that the loads with a target are to hold, for 99 of 100 gaps")] = 40.0
-    mixed_capacity: Annotated[
-        float | None, Flag("requests/s of mixed loads, as users who wait were served; given, only these loads are played, at shares of it")
-    ] = None
+    only_mixed: Annotated[bool, Flag("play only the loads of long requests among short ones, by a fixed budget and by the target")] = False
     own_time: Annotated[bool, Flag("count the seconds that this process works instead of a clock's, on a machine that others use too")] = (
         False
     )
@@ -31,8 +29,8 @@ class ValidateOptions:
     output_json: Annotated[str | None, Flag("write what was played, with every step, and the judgement to this file")] = None
 
     def __post_init__(self) -> None:
-        for name in ("duration", "target", "mixed_capacity"):
-            if (getattr(self, name) or 1.0) <= 0:
+        for name in ("duration", "target"):
+            if getattr(self, name) <= 0:
                 raise ConfigError(name, getattr(self, name), "it must be greater than 0")
 
 
@@ -76,7 +74,7 @@ def _play(options: ValidateOptions, settings: Settings) -> tuple[dict[str, Any],
         _write(options, {**head, "results": validate.to_data(subject, played)})  # a run that is cut short leaves what it has
 
     bench = validate.Bench(llm, subject, llm.info["vocab_size"], told)
-    validate.run(bench, options.duration, options.target / 1000, options.mixed_capacity)
+    validate.run(bench, options.duration, options.target / 1000, options.only_mixed)
     llm.close()
     return {**head, "results": validate.to_data(subject, bench.played)}, subject, bench.played
 
