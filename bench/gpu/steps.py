@@ -2,8 +2,8 @@
 
     python bench/gpu/steps.py MODEL CASE [CASE ...] [--flags JSON] [--profile N]
 
-Prints runs of like steps, and how long the device waits between them; writes steps-MODEL-CASE.json to $OUT. Cases run one after another in
-one engine, each with a cold prefix cache.
+Prints runs of like steps, how long the device waits between them, and how many were launched only when the step before had ended, which
+is when it can wait at all; writes steps-MODEL-CASE.json to $OUT. Cases run one after another in one engine, each with a cold prefix cache.
 With `--profile N`, the first N steps of the first case run under torch's profiler, and the kernels and the host's operations are listed.
 """
 
@@ -25,6 +25,8 @@ from octavo.bench.offline import run_once, warm_up
 from octavo.bench.workloads import CASES, draw
 from octavo.worker.runner import Runner
 
+COLUMNS = ("tokens", "sequences", "prefill tokens", "decode context", "wall ms", "device ms", "gap ms", "submit ms", "late")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -36,7 +38,7 @@ def main() -> None:
     llm = LLM(asked.model, load_format="dummy", skip_tokenizer_init=True, **json.loads(asked.flags))
     vocab = llm.info["vocab_size"]
     warm_up(llm, vocab)
-    spans: list[tuple[torch.cuda.Event, torch.cuda.Event, float]] = []
+    spans: list[tuple[torch.cuda.Event, torch.cuda.Event, float, bool]] = []
     plain_step = Runner.step
     recorder = None
 
@@ -46,8 +48,9 @@ def main() -> None:
         host_s = time.perf_counter()
         begin.record()
         fetching = plain_step(self, plan)
+        late = bool(spans) and spans[-1][1].query()  # all is launched now: was the device idle before?
         end.record()
-        spans.append((begin, end, time.perf_counter() - host_s))
+        spans.append((begin, end, time.perf_counter() - host_s, late))
         if recorder is not None and len(spans) == asked.profile:
             torch.cuda.synchronize()
             recorder.__exit__(None, None, None)
@@ -68,13 +71,13 @@ def main() -> None:
         log = llm.get_step_log()[-len(spans) :]
         lines = []
         last_end = None
-        for timing, (begin, end, host_s) in zip(log, spans):
+        for timing, (begin, end, host_s, late) in zip(log, spans):
             gap_ms = last_end.elapsed_time(begin) if last_end is not None else 0.0
             last_end = end
             shape = timing.shape
             times = (timing.seconds * 1e3, begin.elapsed_time(end), gap_ms, host_s * 1e3)
             counts = (shape.num_tokens, shape.num_sequences, shape.prefill_tokens, shape.decode_context)
-            lines.append([*counts, *(round(value, 3) for value in times)])
+            lines.append([*counts, *(round(value, 3) for value in times), int(late)])
         print(f"{name}: {seconds:.3f} s, {num_tokens} tokens, {len(lines)} steps", flush=True)
         print("   steps  tokens  seqs  prefill  context |  wall ms   device    gap   submit (means), total s")
         for group in grouped(lines):
@@ -82,17 +85,25 @@ def main() -> None:
             mean = [sum(column) / n for column in zip(*group)]
             counts = f"{mean[0]:7.0f} {mean[1]:5.0f} {mean[2]:8.0f} {mean[3]:8.0f}"
             print(f"{n:8d} {counts} | {mean[4]:8.3f} {mean[5]:8.3f} {mean[6]:7.3f} {mean[7]:7.3f}  {mean[4] * n / 1e3:.3f}")
-        print(f"between steps the device waits {idle(lines):.2%} of the time, in steps of 200 sequences and more {idle(lines, 200):.2%}")
+        waits = {f"steps of {least} sequences and more": waiting(lines, least) for least in (0, 200)}
+        for which, told in waits.items():
+            print(f"{which}: {told}")
         folder = Path(os.environ.get("OUT", "."))
-        found = {"seconds": seconds, "tokens": num_tokens, "steps": lines}
+        found = {"seconds": seconds, "tokens": num_tokens, "waits": waits, "columns": COLUMNS, "steps": lines}
         folder.joinpath(f"steps-{Path(asked.model).name}-{name}.json").write_text(json.dumps(found))
     llm.close()
 
 
-def idle(lines, least: int = 0) -> float:
-    """Of the time of steps of so many sequences and more that follow one another, the part between them."""
-    gaps = [(now[6], now[6] + now[5]) for before, now in itertools.pairwise(lines) if min(before[1], now[1]) >= least]
-    return sum(gap for gap, _ in gaps) / max(sum(whole for _, whole in gaps), 1e-9)
+def waiting(lines, least: int) -> dict[str, float]:
+    """Of steps of so many sequences and more that follow one another: the part of the time that is between them, and how much the device
+    can have waited at most, which is in late steps the gap and all that the host took to launch the step."""
+    steps = [now for before, now in itertools.pairwise(lines) if min(before[1], now[1]) >= least]
+    whole = max(sum(step[5] + step[6] for step in steps), 1e-9)
+    most = sum(step[6] + min(step[5], step[7]) for step in steps if step[8])
+    return {
+        "steps": len(steps), "late": sum(step[8] for step in steps), "between": round(sum(step[6] for step in steps) / whole, 5),
+        "at most": round(most / whole, 5),
+    }  # fmt: skip
 
 
 def grouped(lines):

@@ -102,19 +102,3 @@ def test_what_cannot_be_asked_is_told():
     with pytest.raises(InvalidRequest, match="enable_sleep_mode"):
         plain.sleep()
     plain.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gets_its_memory_back():
-    llm = start(dtype="bfloat16")
-    expected = texts(llm)
-    device = torch.device("cuda")
-    awake = _used_bytes(device)
-    weights_bytes = sum(weight.nbytes for weight in llm._engine.executor.worker.model.parameters())
-    for level in (1, 2):
-        llm.sleep(level)
-        assert awake - _used_bytes(device) >= 0.95 * (KV_BYTES + weights_bytes)
-        llm.wake_up()
-        assert texts(llm) == expected
-    llm.close()
