@@ -1,4 +1,4 @@
-"""The Triton kernels against the reference: in Triton's interpreter where there is no GPU, else on it with the dtypes that models use."""
+"""The Triton kernels against the reference in Triton's interpreter; over those of models: tests/gpu/test_attention.py."""
 
 import random
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.attention.kv_memory import memory
 from tests.attention.test_reference import make_batch
 from tests.interpreter import interpret
 
-INTERPRETED = interpret()
+pytestmark = pytest.mark.skipif(not interpret(), reason="in the interpreter")
 
 SMALL = Tuning(PieceTuning(programs=3, shortest=16, block_n=16), TileTuning(block_m=16, block_n=16, num_warps=4))
 DECODES = [(2, 1, 40), (0, 1, 5), (3, 1, 70), (1, 1, 1), (4, 1, 16)]  # row, count, length
@@ -207,52 +207,6 @@ def test_ragged_calls_have_few_shapes():
     assert shapes([900] * 17) == (16384, 1024, 32)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
-@pytest.mark.parametrize("kv_dtype", sorted(COMPRESSED))
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
-def test_compressed_memory_on_the_device(kv_dtype, heads, kv_heads, head_dim):
-    torch.manual_seed(0)
-    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5)
-    for slices in ([(2, 1, 700), (0, 1, 5), (3, 1, 1300), (4, 1, 128)], [(2, 1, 700), (0, 150, 150), (3, 1200, 1300), (4, 3, 500)]):
-        compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, kv_dtype=kv_dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
-def test_cudnn_on_the_device(heads, kv_heads, head_dim, no_small_work):
-    torch.manual_seed(0)
-    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5)
-    for slices, num_fresh in (([(0, 700, 700), (1, 1500, 1500)], 2), ([(0, 1, 300), (1, 200, 400), (2, 1100, 1100), (3, 64, 64)], 2)):
-        compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, num_fresh=num_fresh)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
-@pytest.mark.parametrize(
-    ("dtype", "heads", "kv_heads", "head_dim", "block_tokens", "window", "softcap"),
-    [
-        (torch.bfloat16, 32, 8, 128, 16, None, None),
-        (torch.bfloat16, 16, 8, 128, 16, None, None),
-        (torch.bfloat16, 9, 3, 64, 16, None, None),
-        (torch.bfloat16, 32, 8, 128, 128, 100, None),
-        (torch.bfloat16, 8, 2, 256, 32, 100, 20.0),
-        (torch.bfloat16, 4, 4, 80, 8, None, None),
-        (torch.float16, 8, 1, 128, 64, None, 20.0),
-        (torch.float32, 4, 2, 128, 16, None, None),
-    ],
-)
-def test_on_the_device(dtype, heads, kv_heads, head_dim, block_tokens, window, softcap):
-    torch.manual_seed(0)
-    atol = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4}[dtype]
-    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5, window, softcap)
-    decodes = [(2, 1, 700), (0, 1, 5), (3, 1, 1300), (1, 1, 1), (4, 1, 128)]
-    mixed = [(2, 1, 700), (0, 150, 150), (3, 200, 900), (1, 1, 1), (4, 3, 500)]
-    for slices in (decodes, mixed):
-        compare(slices, shape, block_tokens, dtype, tuning=None, padding=3, device="cuda", atol=atol)
-
-
 def test_the_invariant_backend_sends_every_slice_by_tiles():
     from octavo.attention.invariant import InvariantTriton
 
@@ -277,16 +231,6 @@ def test_a_padding_slice_gives_numbers_by_tiles():
     table, kv, q = torch.zeros((5, 10), dtype=torch.int32), torch.randn(2, 2, 8, 1, 16), torch.randn(2, 2, 16)
     backend = InvariantTriton()
     assert backend.run(backend.plan(batch, 0, table, 8), q, kv, AttentionShape(2, 1, 16, 0.2)).isfinite().all()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device")
-@pytest.mark.parametrize("window", [None, 128])
-@pytest.mark.parametrize("slices", [[(2, 1, 700), (0, 1, 5), (3, 1, 1300)], [(2, 1, 700), (0, 150, 150), (3, 1200, 1300)]])
-def test_sinks_on_the_device(slices, window):
-    torch.manual_seed(0)
-    shape = AttentionShape(64, 8, 64, 0.125, window)
-    compare(slices, shape, 16, torch.bfloat16, tuning=None, device="cuda", atol=2e-2, sinks=torch.randn(64))
 
 
 @pytest.mark.parametrize("window", [None, 20])

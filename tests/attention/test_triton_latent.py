@@ -1,4 +1,4 @@
-"""The Triton kernels for latents against the reference: in the interpreter where there is no GPU, else on it as models use them."""
+"""The Triton kernels for latents against the reference, in Triton's interpreter; over shapes of models: tests/gpu/test_attention.py."""
 
 import random
 from dataclasses import replace
@@ -12,7 +12,7 @@ from octavo.attention.triton_latent import LatentTuning, TritonLatent
 from tests.attention.test_reference import make_batch
 from tests.interpreter import interpret
 
-INTERPRETED = interpret()
+pytestmark = pytest.mark.skipif(not interpret(), reason="in the interpreter")
 
 SMALL = LatentTuning(heads=16, programs=3, shortest=16, block_n=16, num_warps=4, num_stages=1)
 DECODES = [(2, 1, 40), (0, 1, 5), (3, 1, 70), (1, 1, 1), (4, 1, 16)]  # row, count, length
@@ -45,19 +45,9 @@ def compare(slices, heads, rank, rotated, block_tokens, dtype, tuning, padding=0
     assert not got[batch.num_tokens :].any()
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="in the interpreter")
 @pytest.mark.parametrize("slices", [DECODES, MIXED], ids=["decodes", "mixed"])
 @pytest.mark.parametrize(("heads", "rank", "rotated", "block_tokens"), [(4, 24, 8, 8), (20, 32, 16, 16), (32, 16, 4, 16)])
 def test_small_shapes(slices, heads, rank, rotated, block_tokens):
     torch.manual_seed(0)
     compare(slices, heads, rank, rotated, block_tokens, torch.float32, SMALL)
     compare(slices, heads, rank, rotated, block_tokens, torch.float16, SMALL, padding=3, atol=4e-3)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="on a card")
-@pytest.mark.parametrize("heads", [16, 64, 128])
-@pytest.mark.parametrize("slices", [DECODES, MIXED, [(0, 1, 5000), (1, 1, 3)], [(0, 700, 1500), (2, 1, 900)]])
-def test_shapes_of_models_on_a_card(slices, heads):
-    torch.manual_seed(0)
-    compare(slices, heads, 512, 64, 16, torch.bfloat16, None, padding=2, device="cuda", atol=3e-2)

@@ -8,7 +8,7 @@ from octavo.ops.linear import linear
 from octavo.ops.select import choose_ops
 from tests.interpreter import interpret
 
-device = torch.device("cpu" if interpret() else "cuda")
+DEVICE = torch.device("cpu" if interpret() else "cuda")
 
 NUM_ROWS = (1, 2, 3, 7, 16, 17, 33, 64, 129)
 
@@ -42,16 +42,16 @@ def test_the_kernel_s_products():
     from octavo.ops.triton.fixed import fixed_product
 
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
     for n, k, bias in ((200, 72, True), (64, 128, False)):
-        x, weight = torch.randn(150, k, device=device).to(dtype), torch.randn(n, k, device=device).to(dtype) / 8
-        given, residual = (torch.randn(n, device=device).to(dtype) if bias else None), torch.randn(150, n, device=device).to(dtype)
+        x, weight = torch.randn(150, k, device=DEVICE).to(dtype), torch.randn(n, k, device=DEVICE).to(dtype) / 8
+        given, residual = (torch.randn(n, device=DEVICE).to(dtype) if bias else None), torch.randn(150, n, device=DEVICE).to(dtype)
         found = fixed_product(x, weight, given, residual, 0.5)
         expected = linear(x.float(), weight.float(), None if given is None else given.float(), residual=residual.float(), scale=0.5)
         torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=1e-2)
         for count in (1, 3, 64, 65):
             few = fixed_product(x[-count:], weight, given, residual[-count:], 0.5)
-            if device.type == "cuda":
+            if DEVICE.type == "cuda":
                 assert torch.equal(few, found[-count:]), count
             else:  # the interpreter's own products, by numpy, hang on where a row stands in its tile
                 torch.testing.assert_close(few, found[-count:], rtol=1e-5, atol=1e-5)
