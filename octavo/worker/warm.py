@@ -35,7 +35,7 @@ def warm_up(runner: Runner, settings: Resolved) -> None:
     captured = max(settings.graph_sizes, default=most_rows) if settings.graph_mode != "PIECEWISE" else 0  # there no step samples in a graph
     for size in padded_sizes(settings):
         if size > captured:
-            _step_twice(runner, settings, size - MIXED_CHUNK + 1, 2)
+            _step_twice(runner, settings, max(1, size - MIXED_CHUNK + 1), 2)
 
 
 def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int) -> None:

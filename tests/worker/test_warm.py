@@ -31,3 +31,17 @@ def test_warm_up(tmp_path, max_num_seqs, num_blocks):
     assert not runner.rows.held
     assert steps or num_blocks == 3
     assert all(plan.num_tokens <= settings.max_num_batched_tokens for plan in steps)
+
+
+def test_all_padded_sizes_are_warmed_where_no_decode_step_is_captured(tmp_path):
+    settings = Resolved(
+        max_model_len=64, block_size=8, max_num_seqs=8, max_num_batched_tokens=48, kv_bytes=40 * 8 * 256, graph_mode="PIECEWISE",
+        graph_sizes=(1, 2, 4, 8),
+    )  # fmt: skip
+    checkpoint = Checkpoint("tiny", tmp_path, "dummy", CONFIG, {})
+    runner = build_runner(settings, Architecture.from_config(CONFIG), checkpoint, lambda name: nullcontext())
+    sampled = []
+    step = runner.step
+    runner.step = lambda plan: sampled.append(sum(piece.sample for piece in plan.slices)) or step(plan)
+    warm_up(runner, settings)
+    assert {1, 2, 6} <= set(sampled)
