@@ -118,9 +118,13 @@ class Apart(ProcessGroup):
     """One of several ranks whose others are not there: shapes are right, numbers are not."""
 
     def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.gathers(x):
+            self.symmetric.gather(x)
         return x.new_zeros((self.size * x.shape[0], *x.shape[1:]))
 
     def sum_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.sums_for_rows(x):
+            self.symmetric.sum(x)
         return x.new_zeros((x.shape[0] // self.size, *x.shape[1:]))
 
     def agreed(self, x: torch.Tensor) -> torch.Tensor:
@@ -145,14 +149,14 @@ def _mesh(layout: Layout, rank: int) -> Mesh:
 
     tensor, _, data = layout.place(rank)
     experts = group(tensor + layout.tensor * data, layout.tensor * layout.data, False) if layout.experts else Group()
-    return Mesh(tp=group(tensor, layout.tensor, True), dp=group(data, layout.data, False), ep=experts)
+    return Mesh(tp=group(tensor, layout.tensor, True), dp=group(data, layout.data, True), ep=experts)
 
 
 def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Callable[..., Any]:
     """`build_runner` with its tensors on the CPU, and what it would do on a card: the first steps, and the captures."""
     from octavo.capture.decode import DecodeGraphs
     from octavo.capture.passes import PassGraphs
-    from octavo.config.graphs import slice_sizes
+    from octavo.config.graphs import FEW, first_rooms, slice_sizes
     from octavo.plan.memory import MOST_PASSES
     from octavo.sampling.sampler import Recipe
     from octavo.worker.largest import take_largest_step
@@ -169,14 +173,18 @@ def _on_cpu(build_runner: Callable[..., Any], layout: Layout, rank: int) -> Call
             dispatch="allgather_reducescatter" if layout.experts and layout.data > 1 else "local",
         )  # fmt: skip
         settings = replace(settings, attention_backend="triton", **own)
+        if layout.data > 1 and layout.experts:  # replicas in lock step
+            settings = replace(settings, graph_mode="PIECEWISE", pass_sizes=tuple(sorted({*FEW, *settings.pass_sizes})))
         runner = build_runner(replace(settings, device="cpu"), architecture, checkpoint, timed, lambda: _mesh(layout, rank))
         warm_up(runner, settings)
         take_largest_step(runner, settings)
         runner.passes = PassGraphs(runner.run, settings.pass_sizes, slice_sizes(settings.max_num_seqs), MOST_PASSES, record)
-        sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs]
+        sizes = [size for size in settings.graph_sizes if size <= settings.max_num_seqs and settings.graph_mode != "PIECEWISE"]
         if sizes:
             runner.graphs = DecodeGraphs(runner.decode, sizes, [settings.max_model_len], runner.rows.padding, torch.device("cpu"), record)
             runner.graphs.capture([Recipe(())])
+        for room in first_rooms(settings):
+            runner.record_pass(*room)
         return runner
 
     return build

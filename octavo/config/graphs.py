@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 
 from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
@@ -76,3 +77,15 @@ def slice_sizes(max_num_seqs: int) -> tuple[int, ...]:
 def rooms(settings: Resolved) -> Iterator[tuple[int, int]]:
     """Tokens and slices of all passes that are recorded: those of few slices first."""
     return ((tokens, slices) for slices, tokens in product(slice_sizes(settings.max_num_seqs), settings.pass_sizes))
+
+
+def first_rooms(settings: Resolved) -> Iterator[tuple[int, int]]:
+    """Of them those that are recorded before the first request: that of the first short prompts, which would wait for it. Where replicas
+    step together all that their steps come to (`Runner` has them by tokens alone), since none of them can record while another waits."""
+    if settings.data_parallel_size == 1 or settings.expert_parallel_size == 1:
+        yield from islice(rooms(settings), 1)
+        return
+    places, most = slice_sizes(settings.max_num_seqs), settings.max_num_seqs
+    for smaller, tokens in zip((0, *settings.pass_sizes), settings.pass_sizes):
+        first, last = (bisect_left(places, min(number, most)) for number in (smaller + 1, tokens))
+        yield from ((tokens, slices) for slices in places[first : last + 1])

@@ -42,7 +42,7 @@ def groups_of(layout: Layout, rank: int, device: torch.device, patience: timedel
     """The groups of this rank in a world that has met; every rank of it calls this."""
     mine = partial(_join_groups, rank=rank, device=device, patience=patience)
     return Mesh(
-        tp=mine(layout.groups(TENSOR), near=True), pp=mine(layout.groups(PIPELINE)), dp=mine(layout.groups(DATA)),
+        tp=mine(layout.groups(TENSOR), near=True), pp=mine(layout.groups(PIPELINE)), dp=mine(layout.groups(DATA), near=layout.experts),
         ep=mine(layout.groups(TENSOR, DATA)) if layout.experts else Group(),
     )  # fmt: skip
 
@@ -64,7 +64,8 @@ class Host:
 def _join_groups(
     groups: Sequence[Sequence[int]], rank: int, device: torch.device, patience: timedelta, near: bool = False
 ) -> Group:
-    """This rank's one of the groups. All ranks make all groups, as torch.distributed wants it."""
+    """This rank's one of the groups. All ranks make all groups, as torch.distributed wants it. `near`: they exchange small tensors in every
+    layer, and share memory for that where they are on one host."""
     mine = Group()
     for ranks in groups:
         if len(ranks) == 1:
@@ -124,12 +125,16 @@ class ProcessGroup(Group):
 
     @_named
     def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.gathers(x):
+            return self.symmetric.gather(x).flatten(0, 1)
         whole = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
         _all_gather(whole, x.contiguous(), group=self.group)
         return whole
 
     @_named
     def sum_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if self.symmetric is not None and self.symmetric.sums_for_rows(x):
+            return self.symmetric.sum(x).chunk(self.size)[self.rank]
         part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
         _reduce_scatter(part, x.contiguous(), group=self.group)
         return part

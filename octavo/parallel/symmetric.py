@@ -6,8 +6,11 @@ above that NCCL. Multicast of the switch is not used: it needs rights on the fab
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +21,9 @@ log = logging.getLogger(__name__)
 PUSH_BYTES = 1 << 19  # largest tensor that goes in packets
 BLOCKS_BYTES = 1 << 24  # most that goes in blocks at once
 ONE_TRIP_BYTES = 1 << 23  # most that a rank sends all others of its part, where there are more than two: rings send less in all
+ROWS_BYTES = 1 << 22  # largest tensor that is summed whole where each rank needs some rows of it only: one trip is quicker than NCCL's
 ALIGNED = 16  # bytes of which a tensor must be a multiple
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each host
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,10 @@ class Symmetric:
         size = x.numel() * x.element_size()
         others = self.blocks.ranks - 1
         return x.is_contiguous() and size % ALIGNED == 0 and (others == 1 or size * others <= ONE_TRIP_BYTES)
+
+    def sums_for_rows(self, x: torch.Tensor) -> bool:
+        """Whether `sum` takes x, and is worth it where each rank needs a part of the rows."""
+        return self.sums(x) and x.numel() * x.element_size() <= ROWS_BYTES
 
     def gathers(self, x: torch.Tensor) -> bool:
         """Whether `gather` takes x."""
@@ -54,7 +63,7 @@ def share_memory(group: dist.ProcessGroup, device: torch.device) -> Symmetric | 
     """Map memory of all ranks into each; None, with the reason in the log, where that is not possible or gives wrong sums."""
     if device.type != "cuda":
         return None
-    ours = _try_to_share(group, device)
+    ours = _try_to_share(group, device) if _on_one_host(group, device) else "they are on several hosts"
     # All take the same way: a rank that waited for packets which another does not send would wait forever.
     good = torch.tensor([isinstance(ours, Symmetric)], dtype=torch.int32, device=device)
     dist.all_reduce(good, op=dist.ReduceOp.MIN, group=group)
@@ -63,6 +72,15 @@ def share_memory(group: dist.ProcessGroup, device: torch.device) -> Symmetric | 
     why = ours if isinstance(ours, str) else "another rank cannot share memory"
     log.warning("small sums over ranks go through NCCL, which takes longer: %s", why)
     return None
+
+
+def _on_one_host(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Whether all ranks run under one kernel; the same answer on all."""
+    name = BOOT.read_text() if BOOT.exists() else platform.node()
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    ends = torch.tensor([number, -number], device=device)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
+    return int(ends[0].item()) == -int(ends[1].item())
 
 
 def _try_to_share(group: dist.ProcessGroup, device: torch.device) -> Symmetric | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 
 import torch
 
@@ -13,7 +12,7 @@ from octavo.capture.decode import DecodeGraphs
 from octavo.capture.passes import PassGraphs
 from octavo.capture.record import CudaRecorder, Record
 from octavo.config.architecture import Architecture
-from octavo.config.graphs import rooms, slice_sizes
+from octavo.config.graphs import first_rooms, slice_sizes
 from octavo.config.resolved import Resolved
 from octavo.core.limits import needs_vocabulary_slot
 from octavo.host.huge_pages import move_later
@@ -89,7 +88,7 @@ def build_runner(
         record_steps(runner, settings, ops.record)
         if device.type == "cuda":  # a tape is made in milliseconds, when it is needed
             runner.graphs.capture([Recipe(())])
-            for room in islice(rooms(settings), 1):  # that of the first short prompts, which would wait for it
+            for room in first_rooms(settings):
                 runner.record_pass(*room)
     for totals in model.expert_tokens.values():  # what the first steps counted was nobody's
         totals.zero_()

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from octavo.attention.backend import AttentionShape
 from octavo.attention.triton import PieceTuning, TileTuning, TritonAttention, Tuning
 from octavo.capture.passes import PassGraphs
 from octavo.config.architecture import Architecture
-from octavo.config.graphs import PASS_SIZES, rooms, slice_sizes
+from octavo.config.graphs import FEW, PASS_SIZES, first_rooms, rooms, slice_sizes
 from octavo.config.resolved import Resolved
 from octavo.context import UNPADDED, Room
 from octavo.core.plan import Admission, Plan, Slice
@@ -118,6 +119,16 @@ def test_sizes_for_slices_end_with_all_rows():
 def test_all_rooms_of_the_usual_sizes_can_be_recorded():
     """Else the cost model, which counts steps of these sizes among the graphs, would be wrong about those that came too late."""
     assert len(list(rooms(Resolved(max_num_seqs=1024, pass_sizes=PASS_SIZES)))) <= MOST_PASSES
+
+
+def test_replicas_that_step_together_begin_with_all_rooms_that_they_come_to():
+    sizes, most = tuple(sorted({*FEW, *PASS_SIZES})), 1024
+    settings = Resolved(max_num_seqs=most, pass_sizes=sizes, data_parallel_size=2, expert_parallel_size=2)
+    passes = PassGraphs(torch.zeros, sizes, slice_sizes(most), MOST_PASSES, Recorder())
+    met = {passes.room(together, min(together, most)) for together in range(1, sizes[-1] + 1)}
+    assert sorted(first_rooms(settings)) == sorted((room.num_tokens, room.num_slices) for room in met)
+    assert len(met) <= MOST_PASSES
+    assert len(list(first_rooms(replace(settings, data_parallel_size=1)))) == 1
 
 
 class Rooms(PassGraphs):
