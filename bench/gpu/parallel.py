@@ -1,6 +1,6 @@
 """Several GPUs of one host: collectives by size and way, checked and timed in a graph; then texts of cut models against those of one GPU.
 
-    python bench/gpu/parallel.py [--ranks 2] [--only collectives|texts]
+    python bench/gpu/parallel.py [--ranks 2] [--only collectives|texts|experts]
 
 Prints a table and writes JSON to the folder that OUT names.
 """
@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,15 +27,19 @@ CONFIG = {
     "head_dim": 128, "num_hidden_layers": 6, "intermediate_size": 3072, "vocab_size": 32003, "max_position_embeddings": 4096,
     "tie_word_embeddings": False, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-6, "rope_theta": 1e6,
 }  # fmt: skip
+EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 32, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 256, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", choices=("collectives", "texts"))
+    parser.add_argument("--only", choices=("collectives", "texts", "experts"))
     options = parser.parse_args()
     found = {}
-    for name, measure in (("collectives", collectives), ("texts", texts)):
+    for name, measure in (("collectives", collectives), ("texts", texts), ("experts", experts)):
         if options.only in (None, name):
             begin_s = time.time()
             try:
@@ -142,15 +147,25 @@ def timed(call) -> float:
 
 
 def texts(num_ranks: int) -> list[dict]:
-    """Greedy texts and their log-probabilities of a small random model, alone and cut, with graphs and without."""
+    cut = {"tensor_parallel_size": num_ranks}
+    return compared(CONFIG, ({}, cut, {"pipeline_parallel_size": num_ranks}, cut | {"cudagraph_mode": "NONE"}))
+
+
+def experts(num_ranks: int) -> list[dict]:
+    """Each expert cut, whole ones on ranks, and on replicas that step together."""
+    cut, copies = {"tensor_parallel_size": num_ranks}, {"data_parallel_size": num_ranks}
+    return compared(CONFIG | EXPERTS, ({}, cut, *(way | {"enable_expert_parallel": True} for way in (cut, copies))))
+
+
+def compared(config: dict, layouts: Sequence[dict]) -> list[dict]:
+    """Greedy texts and their log-probabilities of a small random model by these flags, against the first."""
     from octavo import LLM, SamplingParams
 
     folder = tempfile.mkdtemp()
-    save_model(Path(folder))
+    save_model(Path(folder), config)
     prompts = [{"prompt_token_ids": [3 + (7 * row + 11 * i) % 30_000 for i in range(20 + 13 * row)]} for row in range(12)]
     found, first = [], None
-    for flags in ({}, {"tensor_parallel_size": num_ranks}, {"pipeline_parallel_size": num_ranks},
-                  {"tensor_parallel_size": num_ranks, "cudagraph_mode": "NONE"}):  # fmt: skip
+    for flags in layouts:
         llm = LLM(folder, skip_tokenizer_init=True, max_model_len=1024, gpu_memory_utilization=0.3, max_num_seqs=64, **flags)
         row: dict = {"flags": flags}
         for name, params in (
@@ -176,7 +191,7 @@ def agreeing(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
 
 
-def save_model(folder: Path) -> None:
+def save_model(folder: Path, config: dict) -> None:
     from safetensors.torch import save_file
 
     from octavo.config.architecture import Architecture
@@ -185,7 +200,7 @@ def save_model(folder: Path) -> None:
     from octavo.models.registry import build_model
 
     torch.manual_seed(0)
-    model = build_model(Architecture.from_config(CONFIG), Resolved(dtype="bfloat16", kv_dtype="bfloat16", optimization_level=0))
+    model = build_model(Architecture.from_config(config), Resolved(dtype="bfloat16", kv_dtype="bfloat16", optimization_level=0))
     tensors = {}
     for _, layer in layers_of(model):
         for weight in layer.weights():
@@ -193,7 +208,7 @@ def save_model(folder: Path) -> None:
                 scale = 0.04 if len(weight.shape) > 1 else 0.0
                 tensors[weight.name] = (scale * torch.randn(weight.shape) + (len(weight.shape) == 1)).to(torch.bfloat16)
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def print_table(found: dict) -> None:
@@ -208,7 +223,7 @@ def print_table(found: dict) -> None:
         for row in rows:
             if "failed" in row or row.get("wrong"):
                 print("FAILED", row)
-    for row in found.get("texts", ()):
+    for row in (*found.get("texts", ()), *found.get("experts", ())):
         print(row)
 
 
