@@ -15,7 +15,7 @@ from octavo.cli.flags import CommandLineError, Settings
 from octavo.config.engine import ENGINE_TOPICS, EngineConfig
 from octavo.config.fields import Flag, at_least
 from octavo.config.server import ServerConfig
-from octavo.serve.batch_file import BadLine, Line, answered_well, read_lines, resume
+from octavo.serve.batch_file import BadLine, Line, NoAnswers, answered_well, read_lines, resume
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ def run(settings: Settings) -> int:
     if not options.input_file or not options.output_file:
         raise CommandLineError("name both files: octavo batch -i requests.jsonl -o answers.jsonl")
     output = Path(options.output_file)
-    answered = resume(output)
+    try:
+        answered = resume(output)
+        output.open("a").close()  # before anything is loaded
+    except (OSError, NoAnswers) as error:
+        raise CommandLineError(f"--output-file {output}: {error}") from None
     lines = [line for line in read_lines(_input(options.input_file)) if not answered.has(line)]
     if not lines:
         print("nothing is left to answer", file=sys.stderr)
@@ -51,9 +55,9 @@ def _input(path: str) -> list[str]:
     if path == "-":
         return sys.stdin.readlines()
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CommandLineError(f"--input-file {path} cannot be read: {error.strerror}") from None
+        return Path(path).read_text(encoding="utf-8-sig").split("\n")  # a text in JSON may hold other ends of lines
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandLineError(f"--input-file {path} cannot be read: {error}") from None
 
 
 async def _answer_file(asked: EngineConfig, lines: Sequence[Line | BadLine], output: Path, concurrency: int) -> int:

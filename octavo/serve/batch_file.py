@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+BEGINNING = b'{"id": "batch_req_'  # of each line of output
 ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 
 
@@ -92,21 +93,41 @@ class Answered:
         return line.custom_id in self.custom_ids if isinstance(line, Line) else line.number in self.bad_lines
 
 
+class NoAnswers(ValueError):
+    """A file that is to take answers, and holds something else; it is left as it is."""
+
+
 def resume(path: Path) -> Answered:
-    """What is answered already. A last line that was cut off is removed; answers that failed inside the server count as open."""
+    """What is answered already. A last line that was cut off is removed; answers that failed inside the server count as open.
+
+    Raises `NoAnswers`.
+    """
     custom_ids: set[str] = set()
     bad_lines: set[int] = set()
     if not path.exists():
         return Answered(frozenset(), frozenset())
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-    for text in whole.splitlines():
-        record = json.loads(text)
+    for number, text in enumerate(whole.splitlines(), 1):
+        record = _answer(path, number, text)
         if record["error"] is not None:
-            bad_lines.add(record["error"]["line"])
+            bad_lines.add(record["error"].get("line"))
         elif settled(record):
             custom_ids.add(record["custom_id"])
+    begun = data[len(whole) :]
+    if not (begun.startswith(BEGINNING) or BEGINNING.startswith(begun)):
+        raise NoAnswers(f"{path} holds no answers of a batch: its last line")
+    if begun:
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
     return Answered(frozenset(custom_ids), frozenset(bad_lines))
+
+
+def _answer(path: Path, number: int, text: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+        if record["id"].startswith("batch_req_") and {"custom_id", "response", "error"} <= record.keys():
+            return record
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        pass
+    raise NoAnswers(f"{path} holds no answers of a batch: line {number}")

@@ -155,7 +155,41 @@ def test_answers_that_failed_inside_are_asked_again(tmp_path: Path) -> None:
     assert resume(path).has(line)
 
 
-@pytest.mark.parametrize(("words", "says"), [([], "-i"), (["-i", "no/such", "-o", "x"], "no/such"), (["-i", "a"], "-o")])
+ANSWER = json.dumps(Line(1, "a", "", {}).record(200, {}))
+
+
+@pytest.mark.parametrize(
+    "content", [completion("a"), completion("a") + "\n", "notes", "[1]\n", '{"id": 3}\n', "\xff\n", f"{ANSWER}\nx", f"x\n{ANSWER}\n"]
+)
+def test_a_file_that_holds_no_answers_is_left_as_it_is(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "same.jsonl"
+    path.write_text(content)
+    assert main(["batch", "-i", str(path), "-o", str(path)]) == 2
+    assert "holds no answers of a batch" in capsys.readouterr().err
+    assert path.read_text() == content
+
+
+def test_a_text_may_hold_any_character(fronts: list[Front], tmp_path: Path) -> None:
+    """Also those that end lines elsewhere, and a mark of the byte order before the first line."""
+    requests, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    text = "one\u2028two\x85three"
+    line = json.dumps({"custom_id": text, "url": "/v1/completions", "body": {"prompt": text}}, ensure_ascii=False)
+    requests.write_text("\ufeff" + line + "\r\n", encoding="utf-8", newline="")
+    assert main(["batch", "-i", str(requests), "-o", str(answers)]) == 0
+    (record,) = map(json.loads, answers.read_text().splitlines())
+    assert (record["custom_id"], record["response"]["status_code"]) == (text, 200)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "-i"),
+        (["-i", "a"], "-o"),
+        (["-i", "no/such", "-o", "/dev/null"], "no/such"),
+        (["-i", "/dev/null", "-o", "no/such"], "no/such"),
+        (["-i", "/bin/sh", "-o", "/dev/null"], "cannot be read"),
+    ],
+)
 def test_asked_wrongly(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", *words]) == 2
     assert says in capsys.readouterr().err

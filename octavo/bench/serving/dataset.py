@@ -133,7 +133,7 @@ def read_conversations(path: Path) -> list[Exchange]:
     or one object a line. Those without a first pair are left out. Raises `InvalidRequest` and OSError."""
     text = path.read_text(encoding="utf-8")
     try:
-        entries = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+        entries = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
         found = [exchange for entry in entries if (exchange := _exchange(entry)) is not None]
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidRequest("dataset_path", str(path), f"conversations in ShareGPT's form are needed ({error})") from None
