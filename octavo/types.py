@@ -123,8 +123,13 @@ FOREIGN_SAMPLING_PARAMS = {
     "best_of": "ask for n texts and choose among them",
     "logprob_token_ids": "use logprobs, which gives the likeliest tokens",
     "flat_logprobs": "log-probabilities come as one mapping a token; leave it out",
-    "thinking_token_budget": "reasoning is not told apart from the answer; use max_tokens",
+    "thinking_token_budget": "how long a model thinks is not limited apart; use max_tokens",
     "repetition_detection": "use repetition_penalty or frequency_penalty",
+    "prompt_logprob_token_ids": "use prompt_logprobs, which gives each token of the prompt and the likeliest ones",
+    "prompt_logprob_start": "prompt_logprobs are given from the second token on; leave it out",
+    "routed_experts_prompt_start": "which experts a token went through is not given; leave it out",
+    "trace_decode_token_ids": "a text is sampled, never dictated; send its tokens as a prompt and ask for prompt_logprobs",
+    "watermarking": "texts carry no watermark; leave it out",
     "logits_processors": "stages of your own belong to the engine: --logits-processors (docs/sampling.md); or use logit_bias, bad_words",
     "guided_decoding": "its newer name is structured_outputs",
     "extra_args": "nothing here reads them; leave it out",
@@ -161,6 +166,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
+    stream_interval: int | None = None  # tokens that a growing text tells at once; not fewer than --stream-interval
     structured_outputs: StructuredOutputs | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
@@ -175,6 +181,11 @@ class SamplingParams:
     flat_logprobs: bool | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: Any = None
+    routed_experts_prompt_start: Any = None
+    trace_decode_token_ids: Any = None
+    watermarking: Any = None
     logits_processors: Any = None
     guided_decoding: Any = None
     extra_args: Any = None
@@ -200,23 +211,15 @@ class SamplingParams:
         if self.seed is not None:
             _integer("seed", self.seed, -(2**63), 2**63 - 1)
             put("seed", None if self.seed == -1 else self.seed)
+        if self.stream_interval is not None:
+            _integer("stream_interval", self.stream_interval, 1)
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is True or value is False:
                 put(name, 1 if value else None)
             elif value is not None:
                 _integer(name, value, -1)
-        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
-        if any(not isinstance(text, str) or not text for text in stop):
-            raise InvalidRequest("stop", self.stop, "each stop string must be a text of at least one character")
-        if stop and not self.detokenize:
-            raise InvalidRequest("stop", self.stop, "stop strings need detokenize=True")
-        put("stop", tuple(stop))
-        _integers("stop_token_ids", self.stop_token_ids)
-        put("stop_token_ids", tuple(self.stop_token_ids))
-        if any(not isinstance(word, str) or not word for word in self.bad_words):
-            raise InvalidRequest("bad_words", self.bad_words, "each word must be a text of at least one character")
-        put("bad_words", tuple(self.bad_words))
+        self._settle_lists(put)
         if self.truncate_prompt_tokens is not None:
             _integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1)
             if self.truncate_prompt_tokens == 0:
@@ -236,6 +239,21 @@ class SamplingParams:
         if self.skip_reading_prefix_cache is None:
             put("skip_reading_prefix_cache", self.prompt_logprobs is not None or self.pooling == "mean")
         self._settle_temperature(put)
+
+    def _settle_lists(self, put: Callable[[str, object], None]) -> None:
+        """Lists that may be given as None become tuples."""
+        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        if any(not isinstance(text, str) or not text for text in stop):
+            raise InvalidRequest("stop", self.stop, "each stop string must be a text of at least one character")
+        if stop and not self.detokenize:
+            raise InvalidRequest("stop", self.stop, "stop strings need detokenize=True")
+        put("stop", tuple(stop))
+        ids, words = (() if given is None else given for given in (self.stop_token_ids, self.bad_words))
+        _integers("stop_token_ids", ids)
+        put("stop_token_ids", tuple(ids))
+        if isinstance(words, str) or any(not isinstance(word, str) or not word for word in words):
+            raise InvalidRequest("bad_words", words, "a list of texts of at least one character is needed")
+        put("bad_words", tuple(words))
 
     def _refuse_foreign(self) -> None:
         for name, instead in FOREIGN_SAMPLING_PARAMS.items():
@@ -351,6 +369,10 @@ class RequestMetrics:
     first_token_time: float | None = None
     finished_time: float | None = None
     time_in_queue: float | None = None
+
+    @property
+    def first_token_latency(self) -> float | None:
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
 @dataclass

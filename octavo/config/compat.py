@@ -41,6 +41,10 @@ _NO_DRAFTS = "speculative decoding is not part of this version; leave it out, th
 _NO_OFFLOAD = "weights stay on the device; use a smaller model or more devices"
 _NO_POOLING = "every model generates and gives vectors (/v1/embeddings, LLM.embed) without a flag; heads that classify are not loaded"
 _FOREIGN_CODE = "classes are not loaded by name; add a file to the project instead (docs/architecture.md)"
+_OWN_KERNELS = "kernels are chosen by device and shape"
+_NO_AUXILIARY = "answers carry tokens, texts, vectors and log-probabilities only; leave it out"
+_NO_SUPERVISOR = "replicas of one host are watched by the server that starts them; leave it out"
+_NO_COHERE = "there are no routes of Cohere's form"
 _NO_TOOLS = "the server calls no tools itself; leave it out and call them in the client"
 
 MODEL = {
@@ -75,6 +79,23 @@ MODEL = {
     "ignore_patterns": _noted("only the files that are needed are fetched", takes="list"),
     "use_tqdm_on_load": _noted("loading prints one line with its rate", takes="switch"),
     "pt_load_map_location": _noted("weights go straight to their device"),
+    "safetensors_prefetch_num_threads": _noted("files are read in parallel in one way"),
+    "safetensors_prefetch_block_size": _noted("files are read in parallel in one way"),
+    "model_weights": _noted("weights are read from the model's own folder or file"),
+    "enable_return_routed_experts": _refused(_NO_AUXILIARY, takes="switch"),
+    "return_sampling_mask": _refused(_NO_AUXILIARY, takes="switch"),
+    "aux_output_config": _refused(_NO_AUXILIARY),
+    "enable_trace_replay": _refused("a text is sampled, never dictated; prompt_logprobs score one that is given", takes="switch"),
+    "use_fp64_gumbel": _noted("there is one way of drawing, told in docs/sampling.md", takes="switch"),
+    "watermark_config": _refused("texts carry no watermark; leave it out"),
+    "diffusion_config": _refused("models write from left to right; leave it out", short="-dc"),
+    "engram_config": _noted("no model of this version has such tables"),
+    "reasoning_config": _noted("--reasoning-parser says how reasoning is written, and its length is not limited apart"),
+    "weight_transfer_config": _refused("weights come from files; leave it out"),
+    "sleep_mode_offload_cudagraph": _noted("graphs are recorded anew when a model wakes", takes="switch"),
+    "sleep_preserve_parameter_names": _noted("all weights of a dropped model are loaded anew", takes="list"),
+    "enable_cumem_allocator": _noted("memory comes from PyTorch's allocator", takes="switch"),
+    "enable_nccl_comm_suspend": _noted("ranks keep their connections while a model sleeps", takes="switch"),
 }
 
 CACHE = {
@@ -87,6 +108,15 @@ CACHE = {
     "mamba_cache_mode": _noted(_NO_RECURRENT),
     "mamba_cache_dtype": _noted(_NO_RECURRENT, "auto"),
     "mamba_ssm_cache_dtype": _noted(_NO_RECURRENT, "auto"),
+    "mamba_config": _noted(_NO_RECURRENT),
+    "mamba_backend": _noted(_NO_RECURRENT),
+    "mamba_ssu_algorithm": _noted(_NO_RECURRENT),
+    "mamba_cache_philox_rounds": _noted(_NO_RECURRENT, "0"),
+    "enable_mamba_cache_stochastic_rounding": _noted(_NO_RECURRENT, takes="switch"),
+    "enable_mamba_shared_prefix_checkpoint": _noted(_NO_RECURRENT, takes="switch"),
+    "use_replayssm": _noted(_NO_RECURRENT, takes="switch"),
+    "replayssm_buffer_len": _noted(_NO_RECURRENT),
+    "swa_bounded_replay": _noted("cached prefixes keep their windows, so that nothing is computed again", takes="switch"),
     "kv_sharing_fast_prefill": _noted("no model of this version shares KV between layers", takes="switch"),
     "swap_space": _noted("preempted sequences are computed again, never swapped out"),
     "kv_offloading_size": _refused("evicted blocks are not kept in host memory by this version; leave it out", "0"),
@@ -118,7 +148,7 @@ PARALLEL = {
     "expert_placement_strategy": _noted("neighbouring experts are placed together; the text is the same", "linear"),
     "enable_eplb": _noted("experts stay where they are placed; the text is the same", takes="switch"),
     "eplb_config": _noted("experts stay where they are placed; the text is the same"),
-    "enable_dbo": _noted("steps run whole; the overlap of two halves hides traffic between ranks, and there is one rank", takes="switch"),
+    "enable_dbo": _noted("steps run whole; the text is the same", takes="switch"),
     "ubatch_size": _noted("steps run whole", "0"),
     "dbo_decode_token_threshold": _noted("steps run whole"),
     "dbo_prefill_token_threshold": _noted("steps run whole"),
@@ -139,13 +169,32 @@ PARALLEL = {
     "enable_elastic_ep": _refused(_FIXED, takes="switch"),
     "enable_fault_tolerance": _refused(_FIXED, takes="switch"),
     "enable_ep_weight_filter": _noted("each rank keeps only the experts that it has, always", takes="switch"),
+    "fault_tolerance_config": _refused(_FIXED),
+    "elastic_ep_max_dp_size": _noted(_FIXED),
+    "dcp_q_replicate": _noted(_WHOLE, takes="switch"),
+    "enable_hc_sp": _noted("no model of this version has such connections", takes="switch"),
+    "enable_batch_sharded_sampling": _noted("tokens are drawn once for all ranks; the text is the same", takes="switch"),
+    "enable_shm_tensor_arena": _noted("workers get plans of a few kilobytes", takes="switch"),
+    "data_parallel_supervisor_port": _noted(_NO_SUPERVISOR),
+    "dp_supervisor_probe_interval_s": _noted(_NO_SUPERVISOR),
+    "dp_supervisor_probe_timeout_s": _noted(_NO_SUPERVISOR),
+    "dp_supervisor_probe_failure_threshold": _noted(_NO_SUPERVISOR),
+    "ray_workers_use_nsight": _noted("profiles are taken by --profiler-config", takes="switch"),
 }
 
 COMPILATION = {
     "performance_mode": _noted("batch sizes are those of --max-num-seqs and --max-num-batched-tokens", "balanced"),
-    "moe_backend": _noted("kernels are chosen by device and shape", "auto"),
-    "linear_backend": _noted("kernels are chosen by device and shape", "auto"),
+    "moe_backend": _noted(_OWN_KERNELS, "auto"),
+    "linear_backend": _noted(_OWN_KERNELS, "auto"),
     "enable_flashinfer_autotune": _noted("-O3 tunes kernels", takes="switch"),
+    "kernel_config": _noted(_OWN_KERNELS),
+    "ir_op_priority": _noted(_OWN_KERNELS),
+    "sparse_indexer_topk_backend": _noted(_OWN_KERNELS, "auto"),
+    "gdn_prefill_backend": _noted(_NO_RECURRENT, "auto"),
+    "kda_prefill_backend": _noted(_NO_RECURRENT, "auto"),
+    "kda_decode_backend": _noted(_NO_RECURRENT, "auto"),
+    "jit_monitor_mode": _noted("kernels are compiled before the first request", "warn"),
+    "jit_monitor_verbose": _noted("kernels are compiled before the first request", takes="switch"),
 }
 
 MULTIMODAL = {
@@ -174,6 +223,10 @@ MULTIMODAL = {
     "mm_tensor_ipc": _noted(_TEXT_ONLY),
     "mm_processor_device": _noted(_TEXT_ONLY),
     "mm_ipc_gpu_memory_gb": _noted(_TEXT_ONLY),
+    "mm_device_do_normalize": _noted(_TEXT_ONLY, takes="switch"),
+    "enable_mm_processor_stats": _noted(_TEXT_ONLY, takes="switch"),
+    "trust_request_mm_kwargs": _noted(_TEXT_ONLY, takes="switch"),
+    "ec_manager_config": _noted(_TEXT_ONLY),
 }
 
 ADAPTERS = {
@@ -188,6 +241,9 @@ ADAPTERS = {
     "lora_target_modules": _noted(_NO_ADAPTERS, takes="list"),
     "enable_tower_connector_lora": _noted(_NO_ADAPTERS, takes="switch"),
     "specialize_active_lora": _noted(_NO_ADAPTERS, takes="switch"),
+    "enable_mixed_moe_lora_format": _noted(_NO_ADAPTERS, takes="switch"),
+    "enable_moe_shared_loras": _noted(_NO_ADAPTERS, takes="switch"),
+    "max_lora_cls_labels": _noted(_NO_ADAPTERS),
 }
 
 SPECULATION = {
@@ -207,6 +263,11 @@ OBSERVABILITY = {
     "enable_logging_iteration_details": _noted("steps are not logged one by one", takes="switch"),
     "collect_detailed_traces": _noted("a request is one span, whose attributes are its times"),
     "show_hidden_metrics_for_version": _noted("no metric is hidden"),
+    "custom_histogram_buckets": _noted("the bounds of histograms are those of docs/metrics.md"),
+    "enable_layerwise_nvtx_tracing": _noted("profiles are taken by --profiler-config", takes="switch"),
+    "logging_config": _noted("set OCTAVO_LOGGING_LEVEL instead"),
+    "log_level": _noted("set OCTAVO_LOGGING_LEVEL instead"),
+    "fail_on_environ_validation": _noted("a variable whose value cannot be always ends the start", takes="switch"),
     "aggregate_engine_logging": _noted("there is one engine", takes="switch"),
     "disable_log_requests": _noted("requests are not logged unless --enable-log-requests asks for it", takes="switch"),
     "kv_transfer_config": _refused("KV is not moved between instances by this version; leave it out"),
@@ -232,14 +293,21 @@ SERVER = {
     "enable_log_deltas": _noted("the texts of users are not logged", takes="switch"),
     "max_log_len": _noted("the texts of users are not logged"),
     "disable_access_log_for_endpoints": _noted("calls are not logged unless --no-disable-uvicorn-access-log asks for it"),
-    "disable_fastapi_docs": _noted("there are no such pages", takes="switch"),
-    "enable_offline_docs": _noted("there are no such pages", takes="switch"),
+    "disable_fastapi_docs": _noted("/docs only describes the API, and asks for a key where there is one", takes="switch"),
+    "enable_offline_docs": _noted("/docs needs nothing from elsewhere, always", takes="switch"),
     "h11_max_incomplete_event_size": _noted("headers and bodies have limits of their own"),
     "h11_max_header_count": _noted("headers and bodies have limits of their own"),
-    "fingerprint_mode": _noted("responses carry one kind of fingerprint", "full"),
+    "fingerprint_mode": _noted("system_fingerprint is null in all responses", "full"),
+    "fingerprint_value": _noted("system_fingerprint is null in all responses"),
     "enable_scale_out": _refused("there are no such routes; leave it out", takes="switch"),
     "tokens_only": _refused("there are no such routes; send token ids to /v1/completions", takes="switch"),
     "grpc": _refused("the server speaks HTTP; leave it out", takes="switch"),
+    "grpc_port": _refused("the server speaks HTTP; leave it out"),
+    "omni": _refused("models of this version read and write text; leave it out", takes="switch"),
+    "cohere_is_reasoning_model": _noted(_NO_COHERE, takes="switch"),
+    "cohere_format": _noted(_NO_COHERE),
+    "anthropic_disabled_thinking_effort": _noted("/v1/messages leaves the template's own choice of effort"),
+    "enable_flash_late_interaction": _noted("scores are cosines of two vectors", takes="switch"),
     "log_config_file": _noted("set OCTAVO_LOGGING_LEVEL instead"),
     "log_error_stack": _noted("errors inside are logged with their stack", takes="switch"),
 }

@@ -13,12 +13,14 @@ from octavo.types import InvalidRequest, OutputKind, SamplingParams
 COPIED = (
     "n", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p", "repetition_penalty",
     "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens", "spaces_between_special_tokens",
-    "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "bad_words",
+    "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "bad_words", "stream_interval",
 )  # fmt: skip
 REFUSED = (
     "use_beam_search", "logits_processors", "prompt_embeds", "kv_transfer_params", "thinking_token_budget", "repetition_detection",
-    "suffix", "audio",
+    "suffix", "audio", "truncation_side", "logprob_token_ids", "watermarking", "routed_experts_prompt_start", "ec_transfer_params",
+    "mm_payload", "return_prompt_text",
 )  # fmt: skip
+ASKS_NOTHING = (None, False, "", [], {}, {"type": "text"}, "left")  # prompts are cut on the left
 MAX_STOP_CHARACTERS = 32_768  # of all stop strings together
 MAX_BAD_WORDS = 1_000
 
@@ -27,7 +29,7 @@ def check_supported(body: SamplingBody) -> None:
     """Raise `ApiError` for fields whose meaning would be lost if they were passed over."""
     for name in REFUSED:
         value = getattr(body, name, None)
-        if value not in (None, False, "", [], {}, {"type": "text"}):
+        if value not in ASKS_NOTHING:
             raise ApiError(400, f"`{name}` is not supported by this server.", param=name)
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "`stream_options` is only allowed when `stream` is true.", param="stream_options")

@@ -211,8 +211,9 @@ class RequestState:
         clock: Callable[[], float] = time.monotonic,
         stream_interval: int = 1,
     ) -> None:
-        """Of a text that is told while it grows, `stream_interval` tokens are told at once."""
+        """Of a text that is told while it grows, `stream_interval` tokens are told at once, or more where the request says so."""
         params = request.params
+        interval = max(stream_interval, params.stream_interval or 1)
         self.request = request
         self.prompt = prompt
         self.metrics = RequestMetrics(arrival_time=request.arrival_s)
@@ -220,7 +221,7 @@ class RequestState:
         self.cache_miss: str | None = None
         self._clock = clock
         stops = StopStrings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
-        self.continuations = [Continuation(index, request, tokenizer, stops, stream_interval) for index in range(params.n)]
+        self.continuations = [Continuation(index, request, tokenizer, stops, interval) for index in range(params.n)]
         self.num_output_tokens = 0  # of all continuations, without those past a stop string
         self._num_open = params.n
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0

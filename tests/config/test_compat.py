@@ -54,16 +54,34 @@ enable_per_request_metrics enable_log_outputs enable_log_deltas max_log_len disa
 uvicorn_log_level disable_fastapi_docs enable_offline_docs h11_max_incomplete_event_size h11_max_header_count tool_server fingerprint_mode
 enable_scale_out tokens_only grpc log_config_file log_error_stack exclude_tools_when_tool_choice_none
 """
+# Beside those, what the parser and the argument classes of vLLM 0.32 have.
+FLAGS_TEXT += """
+model_weights enable_return_routed_experts return_sampling_mask aux_output_config enable_trace_replay use_fp64_gumbel watermark_config
+diffusion_config engram_config reasoning_config weight_transfer_config sleep_mode_offload_cudagraph sleep_preserve_parameter_names
+enable_cumem_allocator enable_nccl_comm_suspend safetensors_prefetch_num_threads safetensors_prefetch_block_size mamba_config
+mamba_backend mamba_ssu_algorithm mamba_cache_philox_rounds enable_mamba_cache_stochastic_rounding
+enable_mamba_shared_prefix_checkpoint use_replayssm replayssm_buffer_len swa_bounded_replay fault_tolerance_config elastic_ep_max_dp_size
+dcp_q_replicate enable_hc_sp enable_batch_sharded_sampling enable_shm_tensor_arena data_parallel_supervisor_port
+dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold ray_workers_use_nsight kernel_config
+ir_op_priority sparse_indexer_topk_backend gdn_prefill_backend kda_prefill_backend kda_decode_backend jit_monitor_mode
+jit_monitor_verbose mm_device_do_normalize enable_mm_processor_stats trust_request_mm_kwargs ec_manager_config
+mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin enable_mixed_moe_lora_format
+enable_moe_shared_loras max_lora_cls_labels custom_histogram_buckets enable_layerwise_nvtx_tracing logging_config log_level
+fail_on_environ_validation fingerprint_value grpc_port omni cohere_is_reasoning_model cohere_format anthropic_disabled_thinking_effort
+enable_flash_late_interaction
+"""
 FLAGS = FLAGS_TEXT.split()
 
-SHORT_TEXT = "-tp -pp -dp -dpn -dpr -dpl -dpa -dpp -dpb -dph -dpe -dpm -ep -dcp -pcp -n -r -q -O -cc -sc -ac -asc"
+SHORT_TEXT = "-tp -pp -dp -dpn -dpr -dpl -dpa -dpp -dpb -dph -dpe -dpm -ep -dcp -pcp -n -r -q -O -cc -sc -dc -ac -asc"
 SHORT = SHORT_TEXT.split()
 
 LLM_ARGUMENTS_TEXT = """
 model tokenizer tokenizer_mode skip_tokenizer_init trust_remote_code allowed_local_media_path tensor_parallel_size dtype quantization
 revision tokenizer_revision chat_template seed gpu_memory_utilization cpu_offload_gb enforce_eager hf_overrides mm_processor_kwargs
 pooler_config structured_outputs_config compilation_config attention_config profiler_config logits_processors disable_log_stats
-max_model_len swap_space kv_cache_memory_bytes max_num_seqs load_format
+max_model_len swap_space kv_cache_memory_bytes max_num_seqs load_format runner convert allowed_media_domains offload_group_size
+offload_num_in_group offload_prefetch_step offload_params enable_return_routed_experts return_sampling_mask disable_custom_all_reduce
+hf_token quantization_config spec_method spec_model spec_tokens
 """
 LLM_ARGUMENTS = LLM_ARGUMENTS_TEXT.split()
 
@@ -123,6 +141,7 @@ n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k 
 max_tokens min_tokens logprobs prompt_logprobs logprob_token_ids flat_logprobs detokenize skip_special_tokens
 spaces_between_special_tokens include_stop_str_in_output output_kind structured_outputs logit_bias allowed_token_ids thinking_token_budget
 repetition_detection extra_args skip_reading_prefix_cache truncate_prompt_tokens best_of logits_processors guided_decoding
+prompt_logprob_token_ids prompt_logprob_start routed_experts_prompt_start trace_decode_token_ids watermarking stream_interval
 """
 SAMPLING_ARGUMENTS = SAMPLING_TEXT.split()
 
@@ -131,6 +150,11 @@ SAMPLING_ARGUMENTS = SAMPLING_TEXT.split()
 def test_every_argument_of_sampling_params_is_known(name: str) -> None:
     default = next(field.default for field in dataclasses.fields(SamplingParams) if field.name == name)
     assert SamplingParams(**{name: default}) == SamplingParams()
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids", "bad_words", "seed", "logit_bias", "allowed_token_ids", "structured_outputs"])
+def test_none_asks_for_nothing(name: str) -> None:
+    assert SamplingParams(**{name: None}) == SamplingParams()
 
 
 @pytest.mark.parametrize("name", FOREIGN_SAMPLING_PARAMS)

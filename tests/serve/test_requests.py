@@ -135,7 +135,8 @@ BAD_FIELDS = [
     ("stream_options", 5), ("priority", "high"), ("cache_salt", ""), ("cache_salt", 5), ("request_id", 5), ("model", 5),
     ("truncate_prompt_tokens", -2), ("skip_special_tokens", 3), ("ignore_eos", "no"), ("use_beam_search", True),
     ("structured_outputs", 3), ("guided_json", {"type": "a"}), ("response_format", {"type": "xml"}),
-    ("logits_processors", ["x"]), ("prompt_embeds", "AAAA"),
+    ("logits_processors", ["x"]), ("prompt_embeds", "AAAA"), ("truncation_side", "right"), ("logprob_token_ids", [5]),
+    ("watermarking", True), ("mm_payload", {"a": 1}), ("stream_interval", 0), ("stream_interval", "2"),
 ]  # fmt: skip
 
 
