@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.types import CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams
+from octavo.registry import Registry
+from octavo.types import (
+    CompletionOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    SamplingParams,
+    ScoringRequestOutput,
+    StructuredOutputsParams,
+)
 
 __version__ = "0.1.0"
-__all__ = ["CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "CompletionOutput", "EmbeddingRequestOutput", "RequestOutput", "SamplingParams", "ScoringRequestOutput", "StructuredOutputsParams",
+    "__version__",
+]  # fmt: skip
+
+_LATER = Registry(
+    "public name",
+    {
+        "LLM": "octavo.llm:LLM",
+        "AsyncLLM": "octavo.async_llm:AsyncLLM",
+        "EngineConfig": "octavo.config.engine:EngineConfig",
+        "TextPrompt": "octavo.text.intake:TextPrompt",
+        "TokensPrompt": "octavo.text.intake:TokensPrompt",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    """`LLM`, `AsyncLLM` and `EngineConfig`, imported when they are asked for."""
-    if name == "LLM":
-        from octavo.llm import LLM
-
-        return LLM
-    if name == "AsyncLLM":
-        from octavo.async_llm import AsyncLLM
-
-        return AsyncLLM
-    if name == "EngineConfig":
-        from octavo.config.engine import EngineConfig
-
-        return EngineConfig
+    if name in _LATER.places:
+        return _LATER.load(name)
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "LLM", "AsyncLLM", "EngineConfig"])
+    return sorted([*globals(), *_LATER.places])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -13,7 +13,7 @@ from octavo.config.engine import EngineConfig
 from octavo.config.model import DEFAULT_MODEL
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
-from octavo.text.intake import Intake
+from octavo.text.intake import Intake, Prompt, content_of
 from octavo.text.output import RequestState
 from octavo.text.state import State
 from octavo.types import FinishReason, RequestOutput, SamplingParams, SequenceOutput
@@ -229,7 +229,7 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str = "request",
         *,
@@ -240,15 +240,16 @@ class AsyncLLM:
 
         `request_id` is a label, for `abort`; it need not be unique. Raises `InvalidRequest` and `EngineDead`.
         """
+        content, salt = content_of(prompt)
         request = self.intake.request(
             f"{request_id}-{next(self._serial)}",
-            prompt,
+            content,
             sampling_params or self.intake.default_params(),
             arrival_s=time.monotonic(),
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=cache_salt or salt,
         )
-        shown, interval = prompt if isinstance(prompt, str) else None, self.intake.stream_interval
+        shown, interval = content if isinstance(content, str) else None, self.intake.stream_interval
         state = RequestState(request, shown, self.intake.tokenizer, stream_interval=interval)
         async with aclosing(follow(self.engine, state, Named(request_id, self._running))) as outputs:
             async for output in outputs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -23,11 +23,11 @@ from octavo.logs import start_logging
 from octavo.models.checkpoint import Checkpoint
 from octavo.plan.fit import Timing
 from octavo.progress import Progress
-from octavo.text.intake import Intake
+from octavo.text.intake import Intake, Prompt, content_of
 from octavo.text.output import RequestState
 from octavo.text.pooling import EmbeddingSpace, PoolingState, cosine
 from octavo.text.state import State
-from octavo.text.template import ChatTemplate
+from octavo.text.template import ChatTemplate, template_source
 from octavo.text.tokenizer import Tokenizer
 from octavo.types import (
     EmbeddingRequestOutput,
@@ -42,8 +42,14 @@ from octavo.types import (
     SequenceOutput,
 )
 
+# Arguments of vLLM's calls that have no counterpart here: why, and what to do instead.
+FOREIGN_ARGUMENTS = {
+    "lora_request": "adapters are not loaded by this version; merge the adapter into the model's weights",
+    "mm_processor_kwargs": "the models of this version read text only",
+    "tokenization_kwargs": "there is one way of tokenising; truncate_prompt_tokens is a sampling parameter, or give token ids",
+    "chat_template_content_format": "it is found in the template itself; use auto",
+}
 BUILD_REPLICA = "octavo.engine.build:build_replica"
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Output = TypeVar("Output", RequestOutput, EmbeddingRequestOutput)
 
 
@@ -53,11 +59,12 @@ class LLM:
     def __init__(self, model: str = DEFAULT_MODEL, **flags: Any) -> None:
         start_logging()
         self.config = EngineConfig.from_flags(model=model, **flags)
+        own_template = template_source(self.config.model.chat_template)
         self._outbox = Collected()
         self._engine, self.info = self._start()
         checkpoint = self._checkpoint
         self._tokenizer: Tokenizer | None = None if self.config.model.skip_tokenizer_init else checkpoint.tokenizer()
-        self._template_source = self.config.model.chat_template or (self._tokenizer.chat_template if self._tokenizer else None)
+        self._template_source = own_template or (self._tokenizer.chat_template if self._tokenizer else None)
         self._intake = Intake(
             tokenizer=self._tokenizer,
             max_model_len=self.info["max_model_len"],
@@ -71,41 +78,43 @@ class LLM:
         )
         self._ids = itertools.count()
         self._asleep = False
+        self._being_read = False
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        priority: int | Sequence[int] | None = None,
+        **foreign: Any,
     ) -> list[RequestOutput]:
         """Continue each prompt: a text, a list of token ids, or {"prompt" | "prompt_token_ids": ..., "cache_salt": ...}.
 
         Outputs come in the order of the prompts. Raises `InvalidRequest` before anything runs if one of them cannot.
         """
+        _refuse_foreign(foreign)
         listed = _as_list(prompts)
-        params = self._params_for(listed, sampling_params)
-        if priority is not None and len(priority) != len(listed):
-            raise InvalidRequest("priority", len(priority), f"give one for each of the {len(listed)} prompts")
-        states = [
-            self._state(prompt, one, 0 if priority is None else priority[number])
-            for number, (prompt, one) in enumerate(zip(listed, params))
-        ]
-        return self._run(states, use_tqdm)
+        # Nobody sees what lies between.
+        final = (one.settled(output_kind=OutputKind.FINAL_ONLY) for one in self._params_for(listed, sampling_params))
+        states = [self._state(*one) for one in zip(listed, final, _priorities(priority, len(listed)))]
+        return self._run(states, bool(use_tqdm))
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: bool | Callable[..., Any] = True,
         *,
+        priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **foreign: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of them."""
+        _refuse_foreign(foreign)
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         template = self._template(chat_template)
         texts = [
@@ -118,8 +127,14 @@ class LLM:
             )
             for conversation in conversations
         ]
-        assert self._tokenizer is not None
-        return self.generate([self._tokenizer.encode(text, False) for text in texts], sampling_params, use_tqdm)
+        return self.generate([self._encoded(text) for text in texts], sampling_params, use_tqdm, priority)
+
+    def chat_stream(self, messages: Sequence[Mapping[str, Any]], sampling_params: SamplingParams | None = None) -> Iterator[str]:
+        """The answer to one conversation, piece by piece as it grows. Leaving the loop early aborts the request."""
+        prompt = self._encoded(self._template(None).render(messages))
+        params = (sampling_params or self.get_default_sampling_params()).settled(output_kind=OutputKind.DELTA)
+        for output in self._outputs([self._state(prompt, params)]):
+            yield from (one.text for one in output.outputs if one.text)
 
     def embed(
         self,
@@ -231,7 +246,7 @@ class LLM:
         return replicas, replicas.info
 
     def _template(self, given: str | None) -> ChatTemplate:
-        source = given or self._template_source
+        source = template_source(given) or self._template_source
         if source is None or self._tokenizer is None:
             raise InvalidRequest("chat_template", None, "the model has none of its own; give one")
         return ChatTemplate(source, self._tokenizer.special_tokens)
@@ -247,40 +262,53 @@ class LLM:
             raise InvalidRequest("sampling_params", f"{len(given)} of them", f"give one, or one for each of the {len(prompts)} prompts")
         return given
 
-    def _state(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestState:
-        content, _ = _content(prompt)
-        params = params.settled(output_kind=OutputKind.FINAL_ONLY)  # nobody sees what lies between
+    def _encoded(self, text: str) -> list[int]:
+        """A rendered conversation, which holds its special tokens already."""
+        return self.get_tokenizer().encode(text, False)
+
+    def _state(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> RequestState:
+        content, _ = content_of(prompt)
         return RequestState(self._request(prompt, params, priority), content if isinstance(content, str) else None, self._tokenizer)
 
     def _request(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Request:
         if self._asleep:
             raise InvalidRequest("prompt", prompt, "the model sleeps; call wake_up() first")
-        content, salt = _content(prompt)
+        content, salt = content_of(prompt)
         request = self._intake.request(
             str(next(self._ids)), content, params, arrival_s=time.monotonic(), priority=priority, cache_salt=salt
         )
         self._engine.admit(request)
         return request
 
-    def _run(self, states: Iterable[State[Output]], use_tqdm: bool) -> list[Output]:
-        open_states = {state.request.id: state for state in states}
+    def _run(self, states: Sequence[State[Output]], use_tqdm: bool) -> list[Output]:
         finished: dict[str, Output] = {}
-        order = list(open_states)
+        with Progress(len(states), "requests", shown=use_tqdm) as progress:
+            for output in self._outputs(states):
+                if output.finished:
+                    finished[output.request_id] = output
+                    progress.advance()
+        return [finished[state.request.id] for state in states]
+
+    def _outputs(self, states: Sequence[State[Output]]) -> Iterator[Output]:
+        """What their callers are to be told, as it comes. Leaving early aborts those that are open."""
+        if self._being_read:
+            raise RuntimeError("a stream of this LLM is still being read; read it to its end or close it")
+        self._being_read = True
+        open_states = {state.request.id: state for state in states}
         try:
-            self._engine.handle([Add(state.request) for state in open_states.values()])
-            with Progress(len(order), "requests", shown=use_tqdm) as progress:
-                while open_states:
-                    self._engine.step()
-                    for news in self._outbox.take():
-                        state = open_states.get(news.request_id)
-                        output = None if state is None else self._feed(state, news)
-                        if output is not None and output.finished:
-                            finished[output.request_id] = output
+            self._engine.handle([Add(state.request) for state in states])
+            while open_states:
+                self._engine.step()
+                for news in self._outbox.take():
+                    state = open_states.get(news.request_id)
+                    output = None if state is None else self._feed(state, news)
+                    if output is not None:
+                        if output.finished:
                             del open_states[output.request_id]
-                            progress.advance()
+                        yield output
         finally:
+            self._being_read = False
             self._engine.handle([Abort(request_id) for request_id in open_states])
-        return [finished[request_id] for request_id in order]
 
     def _feed(self, state: State[Output], news: SequenceOutput) -> Output | None:
         output, stopped = state.feed((news,))
@@ -289,18 +317,24 @@ class LLM:
         return output
 
 
+def _refuse_foreign(arguments: Mapping[str, Any]) -> None:
+    for name, value in arguments.items():
+        if name not in FOREIGN_ARGUMENTS:
+            raise TypeError(f"there is no argument {name}")
+        if value and value != "auto":
+            raise InvalidRequest(name, value, FOREIGN_ARGUMENTS[name])
+
+
+def _priorities(given: int | Sequence[int] | None, count: int) -> Sequence[int]:
+    if given is None or isinstance(given, int):
+        return [given or 0] * count
+    if len(given) != count:
+        raise InvalidRequest("priority", len(given), f"give one for each of the {count} prompts")
+    return given
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many: a text, a mapping and a list of integers are one."""
     if isinstance(prompts, (str, Mapping)) or (prompts and isinstance(prompts[0], int)):
         return [prompts]  # pyright: ignore[reportReturnType]
     return list(prompts)  # pyright: ignore[reportReturnType]
-
-
-def _content(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
-    """A prompt's text or token ids, and its cache salt."""
-    if not isinstance(prompt, Mapping):
-        return prompt, None
-    for name in ("prompt_token_ids", "prompt"):
-        if prompt.get(name) is not None:
-            return prompt[name], prompt.get("cache_salt")
-    raise InvalidRequest("prompt", sorted(prompt), "give it as prompt (a text) or as prompt_token_ids")

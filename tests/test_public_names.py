@@ -9,7 +9,11 @@ import octavo
 
 
 @pytest.mark.parametrize(
-    "name", ["EngineConfig", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "LLM", "AsyncLLM"]
+    "name",
+    [
+        "EngineConfig", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "EmbeddingRequestOutput",
+        "ScoringRequestOutput", "TextPrompt", "TokensPrompt", "LLM", "AsyncLLM",
+    ],
 )
 def test_public_names(name: str) -> None:
     assert getattr(octavo, name).__name__ in (name, "StructuredOutputs")

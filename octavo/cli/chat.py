@@ -77,7 +77,7 @@ class LocalPartner:
         self._params = sampling.params(self._llm.get_default_sampling_params(), DEFAULT_MAX_TOKENS)
 
     def answer(self, messages: list[Message]) -> Iterator[str]:
-        yield self._llm.chat(messages, self._params, use_tqdm=False)[0].outputs[0].text
+        return self._llm.chat_stream(messages, self._params)
 
 
 def _turns(options: ChatOptions) -> Iterator[str]:

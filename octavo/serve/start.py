@@ -6,7 +6,6 @@ import socket
 import sys
 from collections.abc import Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from octavo.async_llm import intake_of, start_engine, started_engine
@@ -23,7 +22,7 @@ from octavo.serve.launch import run_until_done
 from octavo.serve.listen import num_processes
 from octavo.text.intake import Intake
 from octavo.text.pooling import EmbeddingSpace
-from octavo.text.template import ChatTemplate
+from octavo.text.template import ChatTemplate, template_source
 
 START = "octavo.serve.start:start_front"
 
@@ -86,12 +85,3 @@ def served_model(
         root=asked.model.model,
         can_sleep=asked.model.enable_sleep_mode,
     )
-
-
-def template_source(given: str | None) -> str | None:
-    """A template given as itself or as a file. Raises `ConfigError` where it is neither."""
-    if given is None or "{" in given:
-        return given
-    if not Path(given).is_file():
-        raise ConfigError("chat_template", given, "there is no such file, and a template in one line has {{ ... }} or {% ... %} in it")
-    return Path(given).read_text("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from octavo.grammar.library import check
 from octavo.text.detokenize import Tokenizer
@@ -12,6 +12,34 @@ from octavo.types import InvalidRequest, Request, SamplingParams, StructuredOutp
 
 # Sampling defaults that a model's generation_config.json may set.
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class TextPrompt(TypedDict):
+    """A prompt as a text."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]  # the text that they are of; it is not read
+    cache_salt: NotRequired[str]
+
+
+Prompt = str | Sequence[int] | Mapping[str, Any]  # as itself, or as one of the two
+
+
+def content_of(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
+    """A prompt's text or token ids, and its cache salt. Raises `InvalidRequest`."""
+    if not isinstance(prompt, Mapping):
+        return prompt, None
+    for name in ("prompt_token_ids", "prompt"):
+        if prompt.get(name) is not None:
+            return prompt[name], prompt.get("cache_salt")
+    raise InvalidRequest("prompt", sorted(prompt), "give it as prompt (a text) or as prompt_token_ids")
 
 
 @dataclass(frozen=True)
@@ -53,6 +81,8 @@ class Intake:
         length ends the text. Raises `InvalidRequest`."""
         params.check_vocabulary(self.vocab_size, self.max_logprobs)
         self._check_constraint(params.structured_outputs)
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("stop", params.stop, "without a tokeniser there is no text to find it in; use stop_token_ids")
         tokens = self._truncated(self._tokens(prompt, add_special_tokens), params)
         self._check_length(len(tokens), params, must_have_room)
         self._check_ids(tokens)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import TemplateError, nodes
@@ -13,6 +14,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from octavo.config.fields import ConfigError
 from octavo.types import InvalidRequest
 
 Message = Mapping[str, Any]
@@ -107,6 +109,15 @@ class ChatTemplate:
         if self._content_format != "auto":
             return self._content_format == "string"
         return not self._knows_parts or any(test.name == "string" for test in self._tree.find_all(nodes.Test))
+
+
+def template_source(given: str | None) -> str | None:
+    """A template given as itself or as a file. Raises `ConfigError` where it is neither."""
+    if given is None or "{" in given:
+        return given
+    if not Path(given).is_file():
+        raise ConfigError("chat_template", given, "there is no such file, and a template in one line has {{ ... }} or {% ... %} in it")
+    return Path(given).read_text("utf-8")
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:

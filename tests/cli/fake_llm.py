@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -29,9 +29,9 @@ class FakeLLM:
         params = sampling_params if isinstance(sampling_params, Sequence) else [sampling_params] * len(prompts)
         return [_answer(str(number), prompt, one) for number, (prompt, one) in enumerate(zip(prompts, params, strict=True))]
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], sampling_params: Any, use_tqdm: bool = True) -> list[RequestOutput]:
+    def chat_stream(self, messages: Sequence[Mapping[str, Any]], sampling_params: Any) -> Iterator[str]:
         self.asked.append(([dict(message) for message in messages], sampling_params))
-        return [_answer("0", str(messages[-1]["content"]), sampling_params)]
+        yield from ("answer to ", str(messages[-1]["content"]))
 
     def close(self) -> None:
         pass
