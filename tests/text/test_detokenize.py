@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -9,6 +9,7 @@ from octavo.types import TokenLogprobs
 from tests.scripted_engine import BOS, EOS, PieceTokenizer
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=5).filter(lambda piece: piece not in (b"<s>", b"</s>")), max_size=12))
 def test_joined_pieces_are_the_decoded_whole(pieces: list[bytes]) -> None:
     tokenizer = PieceTokenizer()
@@ -18,6 +19,7 @@ def test_joined_pieces_are_the_decoded_whole(pieces: list[bytes]) -> None:
     assert text == b"".join(pieces).decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12), st.text(max_size=12), st.integers(0, 60))
 def test_a_prompt_that_ends_inside_a_character_never_comes_back(prompt: str, answer: str, at: int) -> None:
     tokenizer = PieceTokenizer()

@@ -3,7 +3,7 @@
 import importlib.metadata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Core
 from tokenizers import models
@@ -27,6 +27,7 @@ def fast(usual: Tokenizer) -> Tokenizer:
         return Tokenizer(usual.core, eos_token_id=usual.eos_token_id)
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=40).map("".join), st.booleans())
 def test_ids_are_the_usual_ones(usual: Tokenizer, fast: Tokenizer, text: str, ends: bool) -> None:
     assert fast._encode is not None

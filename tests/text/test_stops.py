@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from octavo.text.stops import StopScanner, StopStrings
@@ -26,6 +26,7 @@ def cut(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(at)]
 
 
+@settings(deadline=None)
 @given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 13)))
 @example(text="Observation: x", stops=["Observation:"], cuts=[2, 6, 11, 12])
 def test_the_answer_does_not_depend_on_the_pieces(text: str, stops: list[str], cuts: list[int]) -> None:
@@ -41,6 +42,7 @@ def test_the_answer_does_not_depend_on_the_pieces(text: str, stops: list[str], c
     assert (given_out, found) == first_stop(text, stops)
 
 
+@settings(deadline=None)
 @given(text=LETTERS, stops=STOPS)
 def test_only_what_could_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     scanner = StopScanner(StopStrings(stops))
@@ -55,6 +57,7 @@ def test_only_what_could_become_a_stop_string_is_held_back(text: str, stops: lis
         assert held == (max(beginnings, key=len) if beginnings else "")
 
 
+@settings(deadline=None)
 @given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 13)))
 def test_an_included_stop_string_is_part_of_the_text_and_nothing_is_held(text: str, stops: list[str], cuts: list[int]) -> None:
     scanner = StopScanner(StopStrings(stops), include=True)
