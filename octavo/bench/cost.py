@@ -97,7 +97,7 @@ def grid(settings: Resolved) -> dict[str, LoadMaker]:
     longest = min(2048, settings.max_model_len // 2)
     short, output = max(1, longest // 8), max(1, min(64, settings.max_model_len // 4))
     counts = [1 << k for k in range(11) if 1 << k <= settings.max_num_seqs]
-    found = {f"{count} short": at_once(count, Kind((1, short), (max(1, output // 2), output))) for count in counts}
+    found: dict[str, LoadMaker] = {f"{count} short": at_once(count, Kind((1, short), (max(1, output // 2), output))) for count in counts}
     found |= {f"{count} long": at_once(count, Kind((short, longest), (1, output))) for count in counts if count * longest <= 1 << 16}
     found |= {f"{count} prompts": at_once(count, Kind(longest, 1)) for count in (1, 4)}
     limit = TOKENS[settings.device]
