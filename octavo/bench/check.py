@@ -20,12 +20,14 @@ from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
 from octavo.core.plan import Admission, Plan, Slice
 from octavo.models.checkpoint import Checkpoint
+from octavo.parallel.mesh import Mesh
 from octavo.plan.memory import kv_bytes_per_token
 from octavo.types import SamplingParams
 from octavo.worker.build import build_runner
 from octavo.worker.runner import Runner
 
 NUM_DECODE_STEPS = 8
+ALONE = Mesh()
 TOLERANCE = {"bfloat16": 3e-2, "float16": 1e-2, "float32": 1e-3}  # of |logits - reference| / |reference| in a step
 PACKED_TOLERANCE = 2e-2  # products with packed weights round x to 8 bits, and to 15 where groups stand out: up to 0.011 seen
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=NUM_DECODE_STEPS + 1)
@@ -46,11 +48,16 @@ LONGEST = "longest"
 
 
 def compare_with_reference(
-    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, workloads: Mapping[str, Sequence[Sequence[int]]]
+    settings: Resolved,
+    architecture: Architecture,
+    checkpoint: Checkpoint,
+    workloads: Mapping[str, Sequence[Sequence[int]]],
+    mesh: Mesh = ALONE,
 ) -> dict[str, dict[str, Any]]:
     """By workload, and for the longest context: the errors of the level in `settings` by step, and whether it is right.
 
-    `workloads` are prompts by name, at most `max_num_seqs` of each. For models with one KV group, with dummy or real weights.
+    `workloads` are prompts by name, at most `max_num_seqs` of each. For models with one KV group, with dummy or real weights. On several
+    ranks, each with its `mesh`, all call this.
     """
     random = Random(0)
 
@@ -64,8 +71,8 @@ def compare_with_reference(
     kv_bytes = num_blocks * settings.block_size * kv_bytes_per_token(architecture, settings.kv_dtype)
     fast = replace(settings, kv_bytes=kv_bytes)
     reference = replace(fast, optimization_level=0, graph_sizes=(), pass_sizes=(), attention_backend="reference")
-    measured = _run(fast, architecture, checkpoint, sequences)
-    expected = _run(reference, architecture, checkpoint, sequences)
+    measured = _run(fast, architecture, checkpoint, sequences, mesh)
+    expected = _run(reference, architecture, checkpoint, sequences, mesh)
     tolerance = max(TOLERANCE[settings.dtype], PACKED_TOLERANCE if settings.quantization != "none" else 0.0)
     return {name: _compared(measured[name], expected[name], tolerance) for name in sequences}
 
@@ -87,9 +94,9 @@ def _laid_out(texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block_si
 
 
 def _run(
-    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, workloads: Mapping[str, Sequence[Fed]]
+    settings: Resolved, architecture: Architecture, checkpoint: Checkpoint, workloads: Mapping[str, Sequence[Fed]], mesh: Mesh
 ) -> dict[str, Steps]:
-    runner = build_runner(settings, architecture, checkpoint, lambda name: nullcontext())
+    runner = build_runner(settings, architecture, checkpoint, lambda name: nullcontext(), lambda: mesh)
     found: dict[str, Steps] = {}
     for name, sequences in workloads.items():
         steps = found[name] = {"prefill": _prefill(runner, sequences, settings.max_num_batched_tokens)}

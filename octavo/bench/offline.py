@@ -77,8 +77,9 @@ def latency(
 
 def check(flags: Mapping[str, Any], workloads: Mapping[str, Workload], seed: int, limit: int = 256) -> dict[str, dict[str, Any]]:
     """Whether the level that `flags` ask for is right at the workloads' shapes, with at most `limit` prompts of each
-    (`octavo.bench.check`)."""
+    (`octavo.bench.check`). Raises `ConfigError` and `ExecutorDead`."""
     from octavo.bench.check import compare_with_reference
+    from octavo.bench.check_ranks import compare_ranks
     from octavo.config.architecture import Architecture
     from octavo.config.engine import EngineConfig
     from octavo.config.resolve import resolve
@@ -88,10 +89,13 @@ def check(flags: Mapping[str, Any], workloads: Mapping[str, Workload], seed: int
     config = EngineConfig.from_flags(**flags)
     checkpoint = open_model(config)
     architecture = Architecture.from_config(checkpoint.config)
-    settings = resolve(config, checkpoint.config, detect(), offline=True)
+    settings = resolve(config, checkpoint.config, detect(num_needed=config.parallel.world_size), offline=True)
     most = min(limit, settings.max_num_seqs)
     prompts = {name: draw(workload, architecture.vocab, seed).prompts[:most] for name, workload in workloads.items()}
-    found = compare_with_reference(settings, architecture, checkpoint, prompts)
+    if config.parallel.world_size == 1 and not config.parallel.lock_step:
+        found = compare_with_reference(settings, architecture, checkpoint, prompts)
+    else:
+        found = compare_ranks(config, settings, prompts)
     return {name: {**one, "prompts": len(prompts.get(name, [0]))} for name, one in found.items()}
 
 

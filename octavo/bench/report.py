@@ -12,25 +12,26 @@ from typing import Any
 PACKAGES = ("torch", "numpy", "tokenizers", "triton")
 
 
-def circumstances(argv: list[str]) -> dict[str, Any]:
+def circumstances(argv: list[str], num_devices: int = 1) -> dict[str, Any]:
     """To be stored beside every result."""
     return {
         "command": "octavo " + " ".join(argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device_name(),
+        "device": device_name(num_devices),
         "versions": versions(),
     }
 
 
-def device_name() -> str:
-    """The GPU where there is one, else the processor and the threads of the kernels on the cores that may be used."""
+def device_name(num_gpus: int = 1) -> str:
+    """The GPU where there is one, with how many are used, else the processor and the threads of the kernels on the cores that may be
+    used."""
     import torch
 
     from octavo.host.cores import usable_cores
     from octavo.host.cpu_places import own_place
 
     if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+        return f"{num_gpus} x {torch.cuda.get_device_name()}" if num_gpus > 1 else torch.cuda.get_device_name()
     return f"{_processor()}, {own_place().num_threads} threads on {usable_cores()} cores"
 
 

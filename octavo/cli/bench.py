@@ -71,6 +71,8 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     from octavo.bench.offline import latency, throughput, warm_up
     from octavo.bench.report import circumstances
 
+    parallel = EngineConfig.from_flags(**flags).parallel
+    num_devices = parallel.world_size * parallel.data_parallel_size
     checks = {}
     if options.check:
         from octavo.bench.offline import check
@@ -80,7 +82,7 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
         print(f"checked in {time.perf_counter() - check_s:.1f} s: {_worst(checks)}", file=sys.stderr)
         wrong = {name: found for name, found in checks.items() if not found["right"]}
         if wrong:
-            return {**circumstances(sys.argv[1:]), "flags": flags, "kind": options.kind, "checks": checks, "results": {}}
+            return {**circumstances(sys.argv[1:], num_devices), "flags": flags, "kind": options.kind, "checks": checks, "results": {}}
     if options.kind == "cost":
         return _measure_costs(options, flags)
     begin_s = time.perf_counter()
@@ -90,7 +92,7 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
     llm = LLM(**flags)
     ready_s = time.perf_counter()
     vocab_size = llm.info["vocab_size"]
-    first_tokens_s = warm_up(llm, vocab_size, EngineConfig.from_flags(**flags).parallel.data_parallel_size)
+    first_tokens_s = warm_up(llm, vocab_size, parallel.data_parallel_size)
     results: dict[str, Any] = {}
     for name, workload in options.workloads().items():
         if options.kind == "latency":
@@ -106,7 +108,8 @@ def measure(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:
         "timeline": llm.info["timeline"],
         "meanwhile": llm.info["meanwhile"],
     }
-    return {**circumstances(sys.argv[1:]), "flags": flags, "start": start, "kind": options.kind, "checks": checks, "results": results}
+    head = {**circumstances(sys.argv[1:], num_devices), "flags": flags}
+    return {**head, "start": start, "kind": options.kind, "checks": checks, "results": results}
 
 
 def _measure_costs(options: BenchOptions, flags: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 
 from octavo.bench.offline import check
 from octavo.bench.workloads import Workload
+from octavo.config.fields import ConfigError
 from octavo.worker.runner import Runner
 
 CONFIG = {
@@ -29,6 +30,15 @@ def test_each_workload_and_the_longest_context_are_compared(flags):
     assert {name: one["prompts"] for name, one in found.items()} == {"few": 3, "mixed": 5, "longest": 1}
     assert [len(one["errors"]) for one in found.values()] == [9, 9, 2]
     assert all(one["right"] for one in found.values())
+
+
+def test_ranks_compare_what_each_has_a_part_of(flags):
+    found = check({**flags, "tensor_parallel_size": 2}, WORKLOADS, seed=1)
+    assert [len(one["errors"]) for one in found.values()] == [9, 9, 2]
+    assert all(one["right"] for one in found.values())
+    assert 0 < max(found["mixed"]["errors"].values()) < 1e-3, "sums were made in another order"
+    with pytest.raises(ConfigError, match="use -tp alone"):
+        check({**flags, "pipeline_parallel_size": 2}, WORKLOADS, seed=1)
 
 
 def test_wrong_logits_are_found(flags, monkeypatch):
