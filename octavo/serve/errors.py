@@ -67,19 +67,23 @@ def as_api_error(error: Exception) -> ApiError | None:
         case EngineFailed():
             return ApiError(500, f"The request failed in the engine: {error}", code="engine_error")
         case msgspec.ValidationError():
-            return _of_schema(str(error))
+            return of_schema(str(error))
         case _:
             return None
 
 
-def _of_schema(text: str) -> ApiError:
-    """From msgspec's "Expected `int`, got `str` - at `$.max_tokens`"."""
-    found = re.search(r" - at `\$\.?(.*)`$", text)
-    param = found[1] if found else None
-    missing = re.search(r"missing required field `(\w+)`", text)
-    if missing:
-        param = f"{param}.{missing[1]}" if param else missing[1]
-    return ApiError(400, text.replace("`$.", "`").replace(" - at", " at"), param=param)
+def of_schema(text: str, body: object = None) -> ApiError:
+    """From msgspec's "Expected `int`, got `str` - at `$.max_tokens`", and the body that it says this of, where that is known."""
+    reason, _, path = text.partition(" - at `$")
+    param = path.removeprefix(".").removesuffix("`")
+    if missing := re.search(r"missing required field `(\w+)`", text):
+        return ApiError(400, text.replace("`$.", "`").replace(" - at", " at"), param=f"{param}.{missing[1]}" if param else missing[1])
+    try:
+        for name, index in re.findall(r"\.(\w+)|\[(.+?)\]", path):
+            body = body[name or int(index)]  # pyright: ignore[reportIndexIssue]
+    except (LookupError, TypeError, ValueError):  # "[...]" stands for a key of a mapping
+        return ApiError(400, text.replace("`$.", "`").replace(" - at", " at"), param=param or None)
+    return ApiError(400, str(InvalidRequest(param, body, reason[0].lower() + reason[1:])), param=param)
 
 
 def _of_request(error: InvalidRequest) -> ApiError:

@@ -96,7 +96,7 @@ class Front:
         return other
 
     def check_model(self, name: str | None) -> None:
-        if name is not None and name not in self.model.names:
+        if name and name not in self.model.names:
             raise unknown_model(name, "`, `".join(self.model.names))
 
     def check_room(self, requests: Sequence[Request] = ()) -> None:

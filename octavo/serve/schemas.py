@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from octavo.serve.errors import ApiError
+from octavo.serve.errors import ApiError, of_schema
 
 log = logging.getLogger("octavo.serve")
 LARGE_BODY_BYTES = 256_000
@@ -321,4 +321,7 @@ def convert(value: dict[str, Any], kind: type[T]) -> T:
         if name not in known and name not in _reported and len(_reported) < 1000:
             _reported.add(name)
             log.warning("unknown field %.100r in a request is ignored", name)
-    return msgspec.convert(value, kind)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise of_schema(str(error), value) from None

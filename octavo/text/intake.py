@@ -130,8 +130,9 @@ class Intake:
             raise InvalidRequest(
                 "prompt",
                 f"{num_tokens} tokens",
-                f"this model's maximum context length is {self.max_model_len} tokens, prompt and output together, and the prompt leaves no "
-                f"room for an output token; shorten it to {self.max_model_len - 1} tokens or fewer, or set truncate_prompt_tokens",
+                f"this model's maximum context length is {self.max_model_len} tokens, prompt and output together, and the prompt of "
+                f"{num_tokens} leaves no room for an output token; shorten it to {self.max_model_len - 1} tokens or fewer, or set "
+                "truncate_prompt_tokens",
             )
         if must_have_room and params.max_tokens is not None and params.max_tokens > room:
             raise InvalidRequest(

@@ -93,6 +93,7 @@ async def test_the_context_is_exactly_as_long_as_told() -> None:
         error = await refused(api, COMPLETIONS, {"prompt": [5] * MAX_MODEL_LEN, "max_tokens": 1}, "prompt")
         assert error["code"] == "context_length_exceeded"
         assert f"maximum context length is {MAX_MODEL_LEN} tokens" in error["message"]
+        assert f"the prompt of {MAX_MODEL_LEN} leaves no room" in error["message"]
         answer = (await api.post(COMPLETIONS, {"prompt": [5] * (MAX_MODEL_LEN - 1), "max_tokens": 1})).json()
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] == 1
@@ -146,6 +147,23 @@ async def test_a_bad_field_is_named(name: str, value: Any) -> None:
         for path, own in ((COMPLETIONS, {"prompt": "a"}), (CHAT, {"messages": HELLO})):
             await refused(api, path, own | {name: value}, name)
         await api.alive()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max_tokens", "5", "max_tokens = '5' is not possible: expected `int | null`, got `str`"),
+        ("max_tokens", 1.5, "max_tokens = 1.5 is not possible: expected `int | null`, got `float`"),
+        ("stop", ["a", 3], "stop[1] = 3 is not possible: expected `str`, got `int`"),
+        ("stop_token_ids", [1, "x" * 999], f"stop_token_ids[1] = '{'x' * 76}... is not possible: expected `int`, got `str`"),
+        ("stream_options", {"include_usage": 1}, "stream_options.include_usage = 1 is not possible: expected `bool | null`, got `int`"),
+        ("logit_bias", {"5": "x"}, "Expected `float`, got `str` at `logit_bias[...]`"),
+    ],
+)
+async def test_what_has_another_type_is_told_with_its_value(name: str, value: Any, says: str) -> None:
+    async with client() as api:
+        for path, own in ((COMPLETIONS, {"prompt": "a"}), (CHAT, {"messages": HELLO})):
+            assert (await refused(api, path, own | {name: value}, name))["message"] == says
 
 
 @pytest.mark.parametrize(
@@ -383,6 +401,7 @@ async def test_a_miss_that_can_be_avoided_comes_with_advice(caplog: pytest.LogCa
 
 async def test_unknown_model() -> None:
     async with client() as api:
+        assert (await api.post(COMPLETIONS, {"prompt": "a", "model": ""})).status_code == 200, "the empty name is no name"
         for path, own in (
             (COMPLETIONS, {"prompt": "a"}),
             (CHAT, {"messages": HELLO}),
