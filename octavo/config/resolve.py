@@ -121,7 +121,8 @@ def _check_cuts(asked: EngineConfig, arch: Architecture) -> None:
     if tensor not in works:
         raise ConfigError(
             "tensor_parallel_size", tensor, f"the model has {arch.heads} attention heads, {arch.kv_heads} key/value heads and "
-            f"{' and '.join(map(str, _inner(arch, whole)))} inner features of the MLP; sizes that work: {', '.join(map(str, works))}",
+            f"{' and '.join(map(str, _inner(arch, whole)))} inner features of the MLP; sizes that work: {', '.join(map(str, works))}; "
+            "--pipeline-parallel-size divides any model by layers",
         )  # fmt: skip
     if pipeline > arch.num_layers:
         raise ConfigError("pipeline_parallel_size", pipeline, f"the model has {arch.num_layers} layers; use at most that")
