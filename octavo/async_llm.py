@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from octavo.config.engine import EngineConfig
@@ -15,7 +16,7 @@ from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.models.checkpoint import Checkpoint
 from octavo.text.intake import Intake, Prompt, content_of
 from octavo.text.output import RequestState
-from octavo.text.state import State
+from octavo.text.state import Growing, State
 from octavo.types import FinishReason, RequestOutput, SamplingParams, SequenceOutput
 
 T = TypeVar("T")
@@ -39,8 +40,8 @@ class Following(Generic[T]):
     """A request under way: the engine's news come in by calls, and so goes out what the caller is to be told.
 
     `tell` gets each output; then `ended` is called once, with what went wrong, if anything; an error that `tell` raises is such a thing.
-    A caller that leaves before hears nothing more. One that gives `tell_text` gets there, as continuation and text, the news that is one
-    token's text and nothing else: that is most of a stream, and need not be dressed as an output.
+    A caller that leaves before hears nothing more. One that gives `tell_text` is asked there for each continuation, who gets the news that
+    is one token's text and nothing else: that is most of a stream, and need not be dressed as an output.
     """
 
     __slots__ = ("_ended", "_engine", "_observer", "_open", "_tell", "_tell_text", "state")
@@ -52,7 +53,7 @@ class Following(Generic[T]):
         observer: Observer,
         tell: Callable[[T], None],
         ended: Callable[[Exception | None], None],
-        tell_text: Callable[[int, str], None] | None = None,
+        tell_text: Callable[[int], Callable[[str], None]] | None = None,
     ) -> None:
         self.state = state
         self._tell_text = tell_text
@@ -76,20 +77,18 @@ class Following(Generic[T]):
         try:
             self._take(news)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
+
+    def taker(self, index: int) -> Callable[[int], None]:
+        growing = self.state.growing(index)
+        if self._tell_text is None or growing is None:
+            return partial(self.take_token, index)
+        return TextTaker(self, index, growing, self._observer, self._tell_text(index)).take
 
     def take_token(self, index: int, token_id: int) -> None:
-        state = self.state
-        try:
-            if self._tell_text is None or (text := state.short_text(index, token_id)) is None:
-                self._take(SequenceOutput(state.request.id, index, (token_id,)))
-            else:
-                self._observer.progressed(state, index, 1)
-                self._tell_text(index, text)
-        except Exception as error:
-            self._fail(error)
+        self.take(SequenceOutput(self.state.request.id, index, (token_id,)))
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self.leave(FinishReason.ERROR)
         self._ended(error)
 
@@ -134,6 +133,33 @@ class Following(Generic[T]):
     def _close(self, reason: FinishReason) -> None:
         self._open = False
         self._observer.ended(self.state, reason)
+
+
+class TextTaker:
+    """Takes the tokens of one continuation, of which its text is all that is told."""
+
+    __slots__ = ("_following", "_growing", "_index", "_progressed", "_state", "_tell")
+
+    def __init__(
+        self, following: Following[Any], index: int, growing: Growing, observer: Observer, tell: Callable[[str], None]
+    ) -> None:
+        self._following, self._index = following, index
+        self._state = following.state
+        self._growing = growing
+        self._progressed = observer.progressed
+        self._tell = tell
+
+    def take(self, token_id: int) -> None:
+        try:
+            text = self._growing.short_text(token_id)
+            if text is None:
+                self._following.take_token(self._index, token_id)
+                return
+            self._state.num_output_tokens += 1
+            self._progressed(self._state, self._index, 1)
+            self._tell(text)
+        except Exception as error:
+            self._following.fail(error)
 
 
 class Told(Generic[T]):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.engine.client import EngineDead, EngineStats, Reader
-from octavo.text.tokenizer import whole_text
+from octavo.text.detokenize import TokenTexts
 from octavo.types import FinishReason, Request, SequenceOutput, TokenLogprobs
 
 BOS, EOS, END_OF_TURN = 256, 257, 258
@@ -62,8 +62,8 @@ class PieceTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces.get(token_id, b"")
 
-    def token_text(self, token_id: int) -> str | None:
-        return whole_text(self.token_bytes(token_id))
+    def token_texts(self, skip_special_tokens: bool) -> TokenTexts:
+        return TokenTexts(self.token_bytes, self.special_ids if skip_special_tokens else frozenset())
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Script:
 def hand_over(news: SequenceOutput, reader: Reader) -> None:
     """As an engine behind a wire does."""
     if len(news.token_ids) == 1 and news == SequenceOutput(news.request_id, news.index, news.token_ids):
-        reader.take_token(news.index, news.token_ids[0])
+        reader.taker(news.index)(news.token_ids[0])
     else:
         reader.take(news)
 

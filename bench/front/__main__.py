@@ -4,8 +4,9 @@
         [--output-json FILE]
 
 Each script is run twice: at the pace of `--step-ms` for the processor time of a token (all threads of the API processes, as the kernel
-counts it), and a quarter faster than that allows, for events a second. `text` is a completion with stop strings and characters that come in
-pieces; `tools` a chat of which half is calls of a tool, read by the Hermes parser.
+counts it), with one process of clients, which has time to spare; and a quarter faster than that allows, with several, for events a second.
+`text` is a completion with stop strings and characters that come in pieces; `tools` a chat of which half is calls of a tool, read by the
+Hermes parser.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--script", nargs="+", choices=("text", "tools"), default=("text", "tools"))
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--clients", type=int, default=max(1, min(8, (os.cpu_count() or 2) // 2)), help="processes of clients")
+    parser.add_argument("--paced-clients", type=int, default=1, help="the same at the pace")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--step-ms", type=float, default=25.0, help="time of a step where processor time is measured")
     parser.add_argument("--api-server-count", type=int, default=1, help="API processes")
@@ -144,10 +146,10 @@ def main() -> None:
     asked = parser.parse_args()
     results: dict[str, Any] = {}
     for script in asked.script:
-        common = asked.streams, asked.clients, asked.seconds, asked.api_server_count
-        paced = measure(script, asked.step_ms, *common).result
+        common = asked.seconds, asked.api_server_count
+        paced = measure(script, asked.step_ms, asked.streams, asked.paced_clients, *common).result
         fastest_ms = asked.streams * paced["us_per_token"] / 1250 / asked.api_server_count
-        full = measure(script, fastest_ms, *common).result
+        full = measure(script, fastest_ms, asked.streams, asked.clients, *common).result
         results[script] = {"paced": paced, "full": full}
         print(script, json.dumps(results[script]), file=sys.stderr)
     told = {"command": "python -m bench.front " + " ".join(sys.argv[1:]), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

@@ -17,7 +17,7 @@ from octavo.types import SequenceOutput
 _COMMANDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Add, Finish, Abort, Ask, Stop)}
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
-TOKEN = struct.Struct("<QII")  # the number of a request, a continuation of it, the id of one more token
+TOKEN = struct.Struct("<QI")  # the number of a continuation, the id of one more token
 
 
 def encode_command(command: Command) -> bytes:
@@ -38,9 +38,9 @@ class News:
         self._rest: list[tuple[Any, ...]] = []
 
     def add(self, number: int, output: SequenceOutput) -> None:
-        """`number` is the request's."""
+        """`number` is the continuation's."""
         if is_token(output):
-            self._tokens += TOKEN.pack(number, output.index, output.token_ids[0])
+            self._tokens += TOKEN.pack(number, output.token_ids[0])
         else:
             self._rest.append(pack_all(output))
 

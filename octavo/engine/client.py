@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,8 +62,8 @@ class Reader(Protocol):
 
     def take(self, news: SequenceOutput) -> None: ...
 
-    def take_token(self, index: int, token_id: int) -> None:
-        """One more token of a continuation and nothing else, as most news are: the same as `take`, without an object for it."""
+    def taker(self, index: int) -> Callable[[int], None]:
+        """Who takes one more token of it and nothing else, as most news are: the same as `take`, without an object for it."""
         ...
 
     def lost(self, reason: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -29,7 +28,7 @@ class Listener:
 
     def __init__(self, reader: Reader, num_continuations: int, number: int = 0) -> None:
         self.reader = reader
-        self.number = number  # of the request
+        self.number = number  # of the first continuation, which the others' follow
         self.open = set(range(num_continuations))
 
     def take(self, output: SequenceOutput) -> None:
@@ -48,8 +47,8 @@ class EngineLink:
         self._address = ""
         self._dead: str | None = None
         self._listeners: dict[str, Listener] = {}  # by the request's id
-        self._by_number: dict[int, Listener] = {}  # the same
-        self._numbers = itertools.count()
+        self._takers: dict[int, Callable[[int], None]] = {}  # of tokens, by the continuation's number
+        self._next_number = 0
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
@@ -77,28 +76,31 @@ class EngineLink:
     def add(self, request: Request, reader: Reader) -> None:
         self._check_alive()
         assert request.id not in self._listeners, "ids are the front's and unique"
-        listener = Listener(reader, request.params.n, next(self._numbers))
-        self._listeners[request.id] = self._by_number[listener.number] = listener
-        self._send(Add(request, listener.number))
+        number, self._next_number = self._next_number, self._next_number + request.params.n
+        self._listeners[request.id] = Listener(reader, request.params.n, number)
+        self._takers |= {number + index: reader.taker(index) for index in range(request.params.n)}
+        self._send(Add(request, number))
 
     def finish(self, request_id: str, index: int, reason: FinishReason, num_tokens: int) -> None:
         listener = self._listeners.get(request_id)
         if listener is not None:
-            listener.open.discard(index)
-            if not listener.open:
-                self._forget(request_id)
+            self._ended(request_id, listener, index)
         if self._dead is None:
             self._send(Finish(request_id, index, reason, num_tokens))
 
     def abort(self, request_id: str) -> None:
-        self._forget(request_id)
+        if (listener := self._listeners.get(request_id)) is not None:
+            for index in list(listener.open):
+                self._ended(request_id, listener, index)
         if self._dead is None:
             self._send(Abort(request_id))
 
-    def _forget(self, request_id: str) -> None:
-        listener = self._listeners.pop(request_id, None)
-        if listener is not None:
-            del self._by_number[listener.number]
+    def _ended(self, request_id: str, listener: Listener, index: int) -> None:
+        """No news of that continuation follow."""
+        listener.open.discard(index)
+        self._takers.pop(listener.number + index, None)
+        if not listener.open:
+            self._listeners.pop(request_id, None)
 
     def follows(self, request_id: str) -> bool:
         """Whether news of this request can still come."""
@@ -170,23 +172,21 @@ class EngineLink:
                 waiting.set_result(body[1])
 
     def _hand_over(self, tokens: bytes, rest: list[list[Any]]) -> None:
-        by_number = self._by_number
-        for number, index, token_id in TOKEN.iter_unpack(tokens):
-            listener = by_number.get(number)
-            if listener is not None and index in listener.open:
-                listener.reader.take_token(index, token_id)
+        taker_of = self._takers.get
+        for number, token_id in TOKEN.iter_unpack(tokens):
+            if (take := taker_of(number)) is not None:
+                take(token_id)
         for item in rest:
-            listener = self._listeners.get(item[0])
-            if listener is None:
-                continue
-            listener.take(as_output(item))
-            if not listener.open:
-                self._forget(item[0])
+            if (listener := self._listeners.get(item[0])) is not None:
+                output = as_output(item)
+                listener.take(output)
+                if output.finish_reason is not None:
+                    self._ended(item[0], listener, output.index)
 
     def lose(self, reason: str) -> None:
         """The engine has ended, and this is what its requests are told."""
         self._dead = reason
-        listeners, self._listeners, self._by_number = self._listeners, {}, {}
+        listeners, self._listeners, self._takers = self._listeners, {}, {}
         for listener in listeners.values():
             listener.reader.lost(reason)
         for waiting in self._asked.values():

@@ -14,7 +14,7 @@ class Add:
     """A new request."""
 
     request: Request
-    number: int = 0  # the front's own short name for it, by which tokens are told to a front elsewhere
+    number: int = 0  # the front's own for its first continuation, the others' follow: by them tokens are told to a front elsewhere
 
 
 @dataclass(frozen=True, slots=True)

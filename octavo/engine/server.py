@@ -24,7 +24,7 @@ class Origin:
     """Where a request came from, and which of its continuations have not ended."""
 
     front: bytes  # identity of the socket
-    number: int  # the front's, for the request
+    number: int  # the front's, for its first continuation
     open: set[int]
 
 
@@ -60,7 +60,7 @@ class WireOutbox:
             news = by_front.get(origin.front)
             if news is None:
                 news = by_front[origin.front] = News()
-            news.add(origin.number, output)
+            news.add(origin.number + output.index, output)
             if output.finish_reason is not None:
                 self._ended(output.request_id, output.index)
         for front, news in by_front.items():

@@ -30,16 +30,16 @@ class Shape(Protocol):
 
     @property
     def by_text(self) -> bool:
-        """Whether a token's text is all that a stream needs to know of it, where the engine tells nothing else: then `parts` is asked."""
+        """Whether a token's text is all that a stream needs to know of it, where the engine tells nothing else: then `reader` is asked."""
         ...
 
     @property
     def plain(self) -> bool:
-        """Whether all text is content, so that `parts` need not be asked either."""
+        """Whether all text is content, so that `reader` need not be asked either."""
         ...
 
-    def parts(self, index: int, text: str) -> Sequence[Part]:
-        """What more of a choice's text is certain to be."""
+    def reader(self, index: int) -> Callable[[str], Sequence[Part]]:
+        """Who says what more of a choice's text is certain to be."""
         ...
 
     def delta(self, index: int, part: Part) -> msgspec.Struct:
@@ -75,7 +75,6 @@ class Call:
     _seen: set[int] = field(default_factory=set[int])  # places that have given output
     _opened: set[int] = field(default_factory=set[int])  # choices of which a stream has said something
     _templates: dict[tuple[int, Kind], sse.TextTemplate] = field(default_factory=dict[tuple[int, "Kind"], sse.TextTemplate])
-    _contents: dict[int, sse.TextTemplate] = field(default_factory=dict[int, sse.TextTemplate])  # the same of content, by the choice
 
     async def whole(self) -> bytes:
         outputs: dict[int, RequestOutput] = {}
@@ -112,15 +111,9 @@ class Call:
 
         plain, n = self.shape.plain, self.requests[0].params.n
 
-        def tell_text(place: int, index: int, text: str) -> None:
-            if not text:
-                return
+        def tell_text(place: int, index: int) -> Callable[[str], None]:
             choice = place * n + index
-            if plain:
-                write(self._content(choice, text))
-                return
-            for part in self.shape.parts(choice, text):
-                write(self._part(choice, part))
+            return self._contents_of(choice).teller(write) if plain else self._parts_teller(choice, write)
 
         states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
         by_text = self.shape.by_text and not running_usage
@@ -149,29 +142,33 @@ class Call:
             elif running_usage:
                 yield sse.event(self._chunk(self.shape.delta(index, Content(news)), running_usage))
             else:
-                yield self._content(index, news)
+                yield self._contents_of(index).event(news)
 
-    def _content(self, index: int, text: str) -> bytes:
-        template = self._contents.get(index)
+    def _contents_of(self, index: int) -> sse.TextTemplate:
+        """Of a choice's content."""
+        return self._template(index, Content, Content(""))
+
+    def _parts_teller(self, index: int, write: Callable[[bytes], None]) -> Callable[[str], None]:
+        """Who reads more of a choice's text and writes an event of each part: of most of them only the text is new."""
+        parts_of = self.shape.reader(index)
+
+        def tell(text: str) -> None:
+            for part in parts_of(text):
+                if isinstance(part, CallBegin):
+                    write(sse.event(self._chunk(self.shape.delta(index, part))))
+                else:
+                    kind = part.call if isinstance(part, CallArguments) else type(part)
+                    write(self._template(index, kind, part).event(part.text))
+
+        return tell
+
+    def _template(self, index: int, kind: Kind, part: Content | Reasoning | CallArguments) -> sse.TextTemplate:
+        """Of parts of this kind, as `part` is."""
+        template = self._templates.get((index, kind))
         if template is None:
-            template = self._contents[index] = self._template(index, Content(text))
-        return template.event(text)
-
-    def _part(self, index: int, part: Part) -> bytes:
-        """The event of a part: of most of them only the text is new."""
-        if isinstance(part, Content):
-            return self._content(index, part.text)
-        if isinstance(part, CallBegin):
-            return sse.event(self._chunk(self.shape.delta(index, part)))
-        key = index, part.call if isinstance(part, CallArguments) else type(part)
-        template = self._templates.get(key)
-        if template is None:
-            template = self._templates[key] = self._template(index, part)
-        return template.event(part.text)
-
-    def _template(self, index: int, part: Content | Reasoning | CallArguments) -> sse.TextTemplate:
-        """Of parts of this kind."""
-        return sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
+            made = sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
+            template = self._templates[index, kind] = made
+        return template
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:

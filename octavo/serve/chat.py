@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -123,7 +124,7 @@ class ChatShape:
         return ChatChunkChoice(index=index, delta=ChatDelta(role=self._role, content=""))
 
     def news(self, index: int, place: int, output: RequestOutput, one: CompletionOutput) -> Iterable[str | msgspec.Struct]:
-        parts = self.parts(index, one.text, last=one.finish_reason is not None)
+        parts = self._parts(index, one.text, last=one.finish_reason is not None)
         if self.by_text and one.finish_reason is None:
             return [part.text if isinstance(part, Content) else self.delta(index, part) for part in parts]
         choices = [self.delta(index, part) for part in parts]
@@ -139,14 +140,21 @@ class ChatShape:
             return choices or [last]
         return choices
 
-    def parts(self, index: int, text: str, last: bool = False) -> Sequence[Part]:
+    def reader(self, index: int) -> Callable[[str], Sequence[Part]]:
+        reads_all = self._with_reasoning and not self.plain
+        return self._reader(index).push if reads_all else partial(self._parts, index)
+
+    def _parts(self, index: int, text: str, last: bool = False) -> Sequence[Part]:
         if self.plain:
             return [Content(text)] if text else []
+        parts = self._reader(index).push(text, last=last)
+        return parts if self._with_reasoning else [part for part in parts if not isinstance(part, Reasoning)]
+
+    def _reader(self, index: int) -> AnswerReader:
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._form.reader()
-        parts = reader.push(text, last=last)
-        return parts if self._with_reasoning else [part for part in parts if not isinstance(part, Reasoning)]
+        return reader
 
     def delta(self, index: int, part: Part) -> ChatChunkChoice:
         match part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -68,8 +68,8 @@ class CompletionShape:
     def by_text(self) -> bool:
         return self.plain
 
-    def parts(self, index: int, text: str) -> Sequence[Part]:
-        return (Content(text),)
+    def reader(self, index: int) -> Callable[[str], Sequence[Part]]:
+        return lambda text: (Content(text),)
 
     def delta(self, index: int, part: Part) -> msgspec.Struct:
         assert isinstance(part, Content), "a completion has no other parts"

@@ -35,6 +35,7 @@ from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
 T = TypeVar("T")
+TextTeller = Callable[[int, int], Callable[[str], None]]  # by a request's place and a continuation of it
 MAX_TENANT_CHARACTERS = 128
 CACHE_ADVICE = {  # by the reason that a miss begins with
     "tokens": "put what changes from request to request after what stays the same",
@@ -85,6 +86,7 @@ class Front:
         self.accounts = Accounts(self.config, clock, ledger)
         self.account = self.accounts.shared
         self.metrics.by_key = self.accounts.counts()
+        self.generated = (self.metrics.counts,)  # where each token is counted
         self._serial = itertools.count(ledger.row, ledger.num_rows)  # other numbers than those of other processes
 
     def of(self, account: Account | None) -> Front:
@@ -93,6 +95,7 @@ class Front:
             return self
         other = copy(self)
         other.account = account
+        other.generated = (self.metrics.counts, account.counts)
         return other
 
     def check_model(self, name: str | None) -> None:
@@ -144,10 +147,10 @@ class Front:
         return follow(self.engine, state, Counting(self))
 
     async def tell(
-        self, states: Sequence[State[T]], tell: Callable[[int, T], None], tell_text: Callable[[int, int, str], None] | None = None
+        self, states: Sequence[State[T]], tell: Callable[[int, T], None], tell_text: TextTeller | None = None
     ) -> None:
-        """Run several requests to their ends, by calls. `tell` gets each output with its request's place; `tell_text`, if given, place,
-        continuation and text of one more token where that is all. One that fails ends all, and so does leaving early.
+        """Run several requests to their ends, by calls. `tell` gets each output with its request's place; who gets the text of one more
+        token where that is all, `tell_text`, if given, says. One that fails ends all, and so does leaving early.
 
         Raises `EngineDead` and what `tell` raises.
         """
@@ -182,12 +185,12 @@ class Front:
 class Counting:
     """Keeps the front's counts of one request."""
 
-    __slots__ = ("_account", "_clock", "_counts", "_front", "_gaps", "_last_s", "_place", "_span")
+    __slots__ = ("_clock", "_front", "_gap", "_generated", "_last_s", "_place", "_span")
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._clock = front.clock
-        self._counts, self._account, self._gaps = front.metrics.counts, front.account.counts, front.metrics.inter_token_latency
+        self._generated, self._gap = front.generated, front.metrics.inter_token_latency.observe
         self._last_s: dict[int, float] = {}  # when the last tokens of each continuation came
 
     def started(self, following: Following[Any]) -> None:
@@ -202,11 +205,11 @@ class Counting:
 
     def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
         now_s = self._clock()
-        self._counts.add("generation_tokens", num_tokens)
-        self._account.add("generation_tokens", num_tokens)
+        for counts in self._generated:
+            counts.add("generation_tokens", num_tokens)
         last_s = self._last_s.get(index)
         if last_s is not None:
-            self._gaps.observe(now_s - last_s)
+            self._gap(now_s - last_s)
         elif not self._last_s:
             self._front.queue.left(self._place, read=True)
             self._tell_cache_miss(state)

@@ -55,18 +55,18 @@ class Protocol(HttpToolsProtocol):
 class Body:
     """The body of an answer that has begun."""
 
-    __slots__ = ("_cycle",)
+    __slots__ = ("_cycle", "_flow", "_write")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
 
     def write(self, data: bytes) -> bool:
         """Send a piece, which is not empty. False: the client does not read, or its answer has a length; `send` knows what to do."""
         cycle = self._cycle
-        if cycle.flow.write_paused or not cycle.chunked_encoding:
+        if self._flow.write_paused or not cycle.chunked_encoding:
             return False
         if not cycle.disconnected:
-            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
 

@@ -20,6 +20,7 @@ INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # up to its
 SCALAR_END = re.compile(r"[\s,}\]]")
 NAME_END = re.compile(r"[^\w.\-]")
 SPACE_END = re.compile(r"\S")
+ENDS_OUTSIDE, ENDS_INSIDE = frozenset('"{}[]'), frozenset('"\\')  # characters of JSON that matter outside strings and inside
 
 
 class Reasoning(NamedTuple):
@@ -51,6 +52,15 @@ class CallArguments(NamedTuple):
 Part = Reasoning | Content | CallBegin | CallArguments
 
 
+class Flow(NamedTuple):
+    """A place where text is told as it comes, all of which was told: more of it is told too, if it has none of `stops`, and, where white
+    space at the end `waits`, none of that."""
+
+    say: Say
+    stops: frozenset[str] = frozenset()
+    waits: bool = False
+
+
 class Reader:
     """A growing text, the place up to which it was read, and what was told of it. Calls beyond `max_calls` are read, but not told."""
 
@@ -62,15 +72,25 @@ class Reader:
         self._text = ""
         self._at = 0
         self._starved = False  # more text was needed than there is
+        self._flow: Flow | None = None  # where the reading generator is suspended, if it need not be woken for most text
         self._mark: tuple[int, int] | None = None  # if what was read since is refused, this span is content, and reading goes on after it
 
     def add(self, text: str) -> None:
-        """The text goes on."""
+        """The text goes on, and the generator is to be woken for it."""
+        self._flow = None
         start = self._at if self._mark is None else self._mark[0]
         self._text = self._text[start:] + text
         self._at -= start
         if self._mark is not None:
             self._mark = (0, self._mark[1] - start)
+
+    def flows(self, text: str) -> bool:
+        """Tell more text as what it must be, if it lets go on what it goes on with; the generator that reads would tell the same."""
+        flow = self._flow
+        if flow is None or not flow.stops.isdisjoint(text) or (flow.waits and text[-1].isspace()):
+            return False
+        flow.say(text)
+        return True
 
     # ---- telling
 
@@ -124,12 +144,18 @@ class Reader:
         self._starved = self.ended
         return self.ended
 
+    def _let_flow(self, say: Say, stops: frozenset[str] = frozenset(), waits: bool = False) -> None:
+        """The generator is suspended where most text will be told by `say`. Not where text is kept that may be refused, or held back."""
+        if self._mark is None and self._at == len(self._text):
+            self._flow = Flow(say, stops, waits)
+
     def rest(self, say: Say) -> Reading[None]:
         """All that is left."""
         while True:
             self._say_all(say)
             if self._is_over():
                 return
+            self._let_flow(say)
             yield
 
     def _say_all(self, say: Say) -> None:
@@ -150,6 +176,7 @@ class Reader:
             sure = self._text[self._at : len(self._text) - overlap(self._text, marker, self._at)].rstrip()
             say(sure)
             self._at += len(sure)
+            self._let_flow(say, frozenset(marker[0]), waits=True)
             yield
         sure = self._text[self._at : found].rstrip()
         say(sure)
@@ -227,6 +254,7 @@ class Reader:
                     self._say_all(say)
                     return False
                 self._say_to(at, say)
+                self._let_flow(say, ENDS_INSIDE if inside else ENDS_OUTSIDE)
                 yield
                 text, at = self._text, self._at
                 continue
@@ -270,10 +298,9 @@ class AnswerReader:
     def push(self, text: str, *, last: bool = False) -> list[Part]:
         """What is certain now and was not before. `last`: no text will follow."""
         reader = self._reader
-        if text:
+        if last or (text and not reader.flows(text)):
             reader.add(text)
-        reader.ended = last
-        if text or last:
+            reader.ended = last
             next(self._reading, None)
         parts, reader.parts = reader.parts, []
         return parts if len(parts) < 2 else joined(parts)

@@ -31,3 +31,13 @@ class TextTemplate:
 
     def event(self, text: str) -> bytes:
         return encode(text).join(self._around)
+
+    def teller(self, write: Callable[[bytes], None]) -> Callable[[str], None]:
+        """Who writes an event of each text that is not empty."""
+        around = self._around
+
+        def tell(text: str) -> None:
+            if text:
+                write(encode(text).join(around))
+
+        return tell

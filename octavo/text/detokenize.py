@@ -7,7 +7,7 @@ complete yet: they are held back until the character is whole, and text already 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -40,30 +40,45 @@ class Tokenizer(Protocol):
         """The bytes that the token stands for; empty for an id without a token."""
         ...
 
-    def token_text(self, token_id: int) -> str | None:
-        """The characters that these bytes are; None where they begin or end inside a character."""
+    def token_texts(self, skip_special_tokens: bool) -> Mapping[int, str | None]:
+        """The characters that these bytes are, for any id; None where they begin or end inside a character."""
         ...
+
+
+class TokenTexts(dict[int, str | None]):
+    """The characters that each token stands for, worked out when they are first asked for: streams ask for every token."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], skipped: AbstractSet[int]) -> None:
+        super().__init__()
+        self._token_bytes = token_bytes
+        self._skipped = skipped
+
+    def __missing__(self, token_id: int) -> str | None:
+        text = self[token_id] = "" if token_id in self._skipped else whole_text(self._token_bytes(token_id))
+        return text
+
+
+def whole_text(data: bytes) -> str | None:
+    """The characters that the bytes are in UTF-8; None where they are none, or not all of one."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class Detokenizer:
     """The text of a growing list of tokens. `context` are the tokens before it: their text is never given again, but where they end
     inside a character, the bytes of its beginning count."""
 
-    __slots__ = ("_between", "_decoder", "_skipped", "_text_of", "_tokenizer")
+    __slots__ = ("_decoder", "_skipped", "_tokenizer", "between", "texts")
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._text_of = tokenizer.token_text
+        self.texts = tokenizer.token_texts(skip_special_tokens)  # what `push` gives for each token, leaving nothing behind, while ...
         self._skipped: AbstractSet[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(_last_bytes(tokenizer, context))
-        self._between = not self.pending  # characters, not inside one
-
-    def whole_text(self, token_id: int) -> str | None:
-        """What `push` would give, where that is the token's own characters and leaves nothing behind, so that it need not be called."""
-        if not self._between:
-            return None
-        return "" if token_id in self._skipped else self._text_of(token_id)
+        self.between = not self.pending  # ... the text does not end inside a character; so it need not be called then
 
     def foresee(self, token_id: int) -> str:
         """What `push` would give, whatever it is."""
@@ -79,7 +94,7 @@ class Detokenizer:
         if token_id in self._skipped:
             return ""
         text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
-        self._between = not self.pending
+        self.between = not self.pending
         return text
 
     def flush(self) -> str:

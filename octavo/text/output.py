@@ -28,7 +28,7 @@ class Continuation:
     """One of the n texts of a request as it grows. `give` hands out what is there; in a stream of deltas that is then forgotten."""
 
     __slots__ = (
-        "_cumulative_logprob", "_detokenizer", "_include_stop", "_interval", "_is_short", "_logprobs", "_min_tokens", "_num_characters",
+        "_cumulative_logprob", "_detokenizer", "_goes_on", "_include_stop", "_interval", "_logprobs", "_min_tokens", "_num_characters",
         "_num_told", "_pieces", "_scanner", "_text_offsets", "_token_ids", "_tokenizer", "_with_logprobs", "deferred", "finish_reason",
         "index", "num_tokens", "stop_reason",
     )  # fmt: skip
@@ -52,35 +52,48 @@ class Continuation:
         self._with_logprobs = params.logprobs is not None
         self._include_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
-        self._num_characters = 0  # decoded so far, also those held back
+        self._num_characters = 0  # decoded so far, also those held back; counted where log-probabilities are
         self._scanner = None if stops is None else StopScanner(stops, include=self._include_stop)
         self._detokenizer = None
         if tokenizer is not None and params.detokenize:
             self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids)
-        self._is_short = self._detokenizer is not None and not self._with_logprobs  # `short_text` may have an answer
+        self._goes_on = False  # it has begun and not ended
         # Where nobody looks at the text before its end, and nothing in it can end it, tokens are only kept until then.
         self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
 
+    @property
+    def by_text(self) -> bool:
+        """Whether its text is all that there is to tell of it."""
+        return self._detokenizer is not None and not self._with_logprobs
+
     def short_text(self, token_id: int) -> str | None:
-        """Take in one more token of a stream of deltas; the text that is certain now. None, and nothing is done, where it ends the text."""
+        """Take in one more token of a stream of deltas; the text that is certain now. None, and nothing is done, where it begins or ends
+        the text. Only for those that are `by_text`."""
         detokenizer, scanner = self._detokenizer, self._scanner
-        if not self._is_short or detokenizer is None or self.finish_reason is not None:
+        assert detokenizer is not None, "it is by text"
+        if not self._goes_on:
             return None
-        text = detokenizer.whole_text(token_id)
-        inside = text is None  # a character that begins or ends elsewhere
-        if text is None:
-            text = detokenizer.foresee(token_id)
-        certain = text
-        if scanner is not None and not scanner.passes(text):
+        text = detokenizer.texts[token_id] if detokenizer.between else None
+        if text is None or not (scanner is None or scanner.passes(text)):
+            text = self._certain_text(detokenizer, token_id, text)
+            if text is None:
+                return None
+        self.num_tokens += 1
+        return text if self._interval == 1 else self._due_text(text)
+
+    def _certain_text(self, detokenizer: Detokenizer, token_id: int, whole: str | None) -> str | None:
+        """The same of a token that may be part of a stop string, or, where it has no `whole` text, begins or ends inside a character."""
+        text, scanner = detokenizer.foresee(token_id) if whole is None else whole, self._scanner
+        if scanner is not None:
             if scanner.stops_in(text):
                 return None
-            certain, _ = scanner.push(text)
-        if inside:
+            text, _ = scanner.push(text)
+        if whole is None:
             detokenizer.push(token_id)
-        self.num_tokens += 1
-        self._num_characters += len(text)
-        if self._interval == 1:
-            return certain
+        return text
+
+    def _due_text(self, certain: str) -> str:
+        """The text that is told at this token, where not every token tells its own."""
         self._pieces.append(certain)
         if not self.due:
             return ""
@@ -101,6 +114,7 @@ class Continuation:
     def push(self, news: SequenceOutput) -> bool:
         """Take in the news; True when a stop string has ended the text, which the engine does not know yet."""
         by_token = news.finish_reason is FinishReason.STOP and bool(news.token_ids)  # else a grammar has ended it, behind its last token
+        self._goes_on = True
         if self.deferred:
             if news.finish_reason is None:
                 self.keep(news.token_ids)
@@ -148,6 +162,7 @@ class Continuation:
         if self._scanner is not None:
             self._pieces.append(self._scanner.flush())
         self.finish_reason, self.stop_reason = reason, stop_reason
+        self._goes_on = False
 
     def give(self, kind: OutputKind) -> CompletionOutput:
         given = CompletionOutput(
@@ -199,8 +214,8 @@ class RequestState:
     """All continuations of one request, fed with the engine's news until `finished`."""
 
     __slots__ = (
-        "_clock", "_has_short_way", "_num_open", "_prompt_logprobs", "_prompt_logprobs_given", "cache_miss", "continuations", "metrics",
-        "num_cached_tokens", "num_output_tokens", "prompt", "request",
+        "_clock", "_num_open", "_prompt_logprobs", "_prompt_logprobs_given", "cache_miss", "continuations", "metrics", "num_cached_tokens",
+        "num_output_tokens", "prompt", "request",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +242,6 @@ class RequestState:
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
         self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
         self._prompt_logprobs_given = False
-        self._has_short_way = False  # before the first token
 
     @property
     def finished(self) -> bool:
@@ -237,15 +251,10 @@ class RequestState:
     def finish_reasons(self) -> set[FinishReason | None]:
         return {continuation.finish_reason for continuation in self.continuations}
 
-    def short_text(self, index: int, token_id: int) -> str | None:
-        """What news of one token and no more, as most is in a stream of deltas, makes certain of the text, maybe nothing; None, and nothing
-        is done, where `feed` must look at it. For callers that want no token ids."""
-        if not self._has_short_way:
-            return None
-        text = self.continuations[index].short_text(token_id)
-        if text is not None:
-            self.num_output_tokens += 1
-        return text
+    def growing(self, index: int) -> Continuation | None:
+        """A continuation of a stream of deltas, if its text is all that there is to tell of it. For callers that want no token ids."""
+        told = self.request.params.output_kind is OutputKind.DELTA and self._prompt_logprobs is None
+        return self.continuations[index] if told and self.continuations[index].by_text else None
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):
@@ -280,7 +289,6 @@ class RequestState:
     def _note(self, news: SequenceOutput) -> None:
         if news.token_ids and self.metrics.first_token_time is None:
             self.metrics.first_token_time = self._clock()
-            self._has_short_way = self.request.params.output_kind is OutputKind.DELTA and self._prompt_logprobs is None
         if self.metrics.time_in_queue is None:
             self.metrics.time_in_queue = news.queued_s
         if self.num_cached_tokens is None and news.index == 0:

@@ -116,7 +116,7 @@ class PoolingState:
     def finished(self) -> bool:
         return None not in self.finish_reasons
 
-    def short_text(self, index: int, token_id: int) -> str | None:
+    def growing(self, index: int) -> None:
         return None  # there is no text
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[EmbeddingRequestOutput | None, list[tuple[int, int]]]:

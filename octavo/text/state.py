@@ -10,6 +10,15 @@ from octavo.types import FinishReason, Request, RequestMetrics, SequenceOutput
 Output = TypeVar("Output", covariant=True)
 
 
+class Growing(Protocol):
+    """A continuation of which a stream tells the text and no more."""
+
+    def short_text(self, token_id: int) -> str | None:
+        """The text, maybe none, that news of one token and no more makes certain; None, and nothing is done, where `State.feed` must look
+        at it."""
+        ...
+
+
 class State(Protocol[Output]):
     """`RequestState` for texts, `PoolingState` for vectors."""
 
@@ -27,8 +36,8 @@ class State(Protocol[Output]):
         """Of its continuations; None: not ended."""
         ...
 
-    def short_text(self, index: int, token_id: int) -> str | None:
-        """The text that news of one token and no more makes certain; None, and nothing is done, where `feed` must look at it."""
+    def growing(self, index: int) -> Growing | None:
+        """A continuation, if its text can be told without `feed`: whoever does so counts its tokens in `num_output_tokens`."""
         ...
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[Output | None, list[tuple[int, int]]]:

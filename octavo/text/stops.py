@@ -65,17 +65,18 @@ class StopScanner:
     The first stop string is the one that is complete first; of several complete at the same character, the longest.
     """
 
-    __slots__ = ("_held", "_include", "_state", "_stops")
+    __slots__ = ("_beginnings", "_held", "_include", "_state", "_stops")
 
     def __init__(self, stops: StopStrings, *, include: bool = False) -> None:
         self._stops = stops
+        self._beginnings = stops.beginnings
         self._include = include  # the stop string belongs to the text, so nothing need be held back
         self._state = 0
         self._held = ""
 
     def passes(self, piece: str) -> bool:
         """Whether nothing is held back and the piece begins no stop string, so that `push` would let it through and change nothing."""
-        return self._state == 0 and self._stops.beginnings.isdisjoint(piece)
+        return self._state == 0 and self._beginnings.isdisjoint(piece)
 
     def stops_in(self, piece: str) -> bool:
         """Whether a stop string would be complete within the piece."""

@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
 from octavo import env
+from octavo.text.detokenize import TokenTexts
 from octavo.text.fast_tokens import fast_encode
 
 LONG_CHARACTERS = 4_000
@@ -31,14 +32,6 @@ def byte_letters() -> dict[str, int]:
 
 
 LETTERS = byte_letters()
-
-
-def whole_text(data: bytes) -> str | None:
-    """The characters that the bytes are in UTF-8; None where they are none, or not all of one."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 class Tokenizer:
@@ -65,7 +58,7 @@ class Tokenizer:
         self.added = core.get_added_tokens_decoder()  # id -> AddedToken
         self.special_ids = frozenset(number for number, token in self.added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
-        self._texts: dict[int, str | None] = {}
+        self._texts, self._shown = (TokenTexts(self.token_bytes, skipped) for skipped in (frozenset[int](), self.special_ids))
         self._encode = fast_encode(core) if env.USE_FASTOKENS.get() else None
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
@@ -101,13 +94,9 @@ class Tokenizer:
             data = self._bytes[token_id] = self._work_out_bytes(token_id)
         return data
 
-    def token_text(self, token_id: int) -> str | None:
-        """The characters that the token's bytes are; None where they begin or end inside a character."""
-        try:
-            return self._texts[token_id]
-        except KeyError:
-            text = self._texts[token_id] = whole_text(self.token_bytes(token_id))
-            return text
+    def token_texts(self, skip_special_tokens: bool) -> TokenTexts:
+        """The characters that each token's bytes are; None where they begin or end inside a character."""
+        return self._shown if skip_special_tokens else self._texts
 
     def _work_out_bytes(self, token_id: int) -> bytes:
         token = self.id_to_token(token_id)

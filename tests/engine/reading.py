@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from octavo.engine.client import AsyncEngine, EngineDead
 from octavo.types import Request, SequenceOutput
@@ -20,8 +20,8 @@ class Reading:
     def take(self, news: SequenceOutput) -> None:
         self.news.put_nowait(news)
 
-    def take_token(self, index: int, token_id: int) -> None:
-        self.take(SequenceOutput(self._request_id, index, (token_id,)))
+    def taker(self, index: int) -> Callable[[int], None]:
+        return lambda token_id: self.take(SequenceOutput(self._request_id, index, (token_id,)))
 
     def lost(self, reason: str) -> None:
         self.news.put_nowait(reason)
