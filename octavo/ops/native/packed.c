@@ -14,6 +14,7 @@
 
 #define GROUP 32
 #define LARGEST (127 * 128)
+#define AHEAD 1536     /* bytes of codes that one row asks for before it comes to them */
 #define PACKED_ROWS 64 /* of x that pass by while a group of weights is in registers; bits of a mask */
 
 enum packing { BITS4, BITS4_OFFSET, BITS8 }; /* BITS4 without offsets stands for scale * (code - 8); the numbers are known to twins.py */
@@ -64,43 +65,59 @@ static void prepare_packed(struct lane *lane, const void *args) {
     *(struct rounded *)shared = rounded_at(shared + 64, a->m, a->k);
 }
 
-/* What a group's codes of 15 bits are multiples of; NaN where a number of it is none or infinite. */
-INLINE float group_scale(const float *x) {
-    vf most = {0}, odd = {0};
-    for (int i = 0; i < GROUP; i += LANES) {
-        vf v = load(x, i, F32);
-        most = vmax((vf)((vi)v & 0x7fffffff), most);
-        odd += v * 0.0f;
+/* A group of whole numbers that fit a byte each. */
+INLINE void store_group(int8_t *to, const vi *x) {
+#if LANES == 8 && defined(__AVX2__)
+    __m256i low = _mm256_packs_epi32((__m256i)x[0], (__m256i)x[1]), high = _mm256_packs_epi32((__m256i)x[2], (__m256i)x[3]);
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+#else
+    for (int i = 0; i < GROUP / LANES; i++)
+        store_bytes(to + i * LANES, x[i]);
+#endif
+}
+
+/* scale[g] of m: what a group's codes of 15 bits are multiples of, and the sum of their largest numbers' squares. A row with a number that is
+ * none or infinite gets a scale that is NaN, which every output then becomes. */
+static float group_scales(const struct rounded *to, int64_t m, const float *row, int64_t groups) {
+    float squares = 0;
+    vf odd = {0};
+    for (int64_t g = 0; g < groups; g++) {
+        vf most = {0};
+        for (int i = 0; i < GROUP; i += LANES) {
+            vf v = load(row, g * GROUP + i, F32);
+            most = vmax((vf)((vi)v & 0x7fffffff), most);
+            odd += v * 0.0f;
+        }
+        float largest = vmax_of(most);
+        to->scale[g * to->rows + m] = largest / LARGEST;
+        squares += largest * largest;
     }
-    return vmax_of(most) / LARGEST + sum(odd);
+    to->scale[m] += sum(odd);
+    return squares;
 }
 
 static void round_row(const struct packed *a, const struct rounded *to, int64_t m, float *row) {
     int64_t groups = a->k / GROUP;
-    float squares = 0;
     convert(row, a->x + m * a->ldx * dtype_bytes((int)a->xtype), (int)a->xtype, a->k);
     if (a->norm)
         scale_by(row, a->k, inverse_rms(row, a->k, (float)a->eps), a->norm);
-    for (int64_t g = 0; g < groups; g++) {
-        float scale = to->scale[g * to->rows + m] = group_scale(row + g * GROUP);
-        squares += scale * LARGEST * (scale * LARGEST);
-    }
+    float squares = group_scales(to, m, row, groups);
     for (int64_t g = 0; g < groups; g++) {
         int64_t at = g * to->rows + m;
         float scale = to->scale[at], divisor = scale > 0 ? scale : 1, largest = scale * LARGEST;
         int both = largest * largest * (float)groups > squares;
-        vi total = {0};
-        for (int i = 0; i < GROUP; i += LANES) {
-            vi code = (vi)(load(row, g * GROUP + i, F32) / divisor + 12582912.0f) - 0x4b400000; /* 1.5 * 2^23 and the code in its low bits */
-            vi high = (code + 64) >> 7;
-            total += both ? code : high << 7;
-            store_bytes(to->high + at * GROUP + i, high);
-            store_bytes(to->low + at * GROUP + i, code - (high << 7));
+        vi codes[GROUP / LANES], high[GROUP / LANES], total = {0};
+#pragma GCC unroll 8
+        for (int i = 0; i < GROUP / LANES; i++) {
+            codes[i] = (vi)(load(row, g * GROUP + i * LANES, F32) / divisor + 12582912.0f) - 0x4b400000; /* 1.5 * 2^23 and the code in its low bits */
+            high[i] = (codes[i] + 64) >> 7;
+            codes[i] -= high[i] << 7;
+            total += (high[i] << 7) + (both ? codes[i] : (vi){0});
         }
-        int32_t sum = 0;
-        for (int j = 0; j < LANES; j++)
-            sum += total[j];
-        to->scaled_sum[at] = scale * (float)sum;
+        store_group(to->high + at * GROUP, high);
+        store_group(to->low + at * GROUP, codes);
+        to->scaled_sum[at] = scale * sum(__builtin_convertvector(total, vf));
         if (both)
             __atomic_fetch_or(&to->both[g * to->blocks + m / PACKED_ROWS], (uint64_t)1 << m % PACKED_ROWS, __ATOMIC_RELAXED);
     }
@@ -112,11 +129,12 @@ INLINE int32_t quad(const int8_t *x, int q) {
     return four;
 }
 
-/* Of LANES outputs: four values along k each. `codes_at(from, packing, q)` gives the values 4 q to 4 q + 4 of a group; `dot_group` adds up
- * the products of a whole group with one row of x. */
+/* Of LANES outputs: four values along k each. `codes_at(from, packing, q)` gives the values 4 q to 4 q + 4 of a group, `quads_at` those of a
+ * row of x for every output; `add_quads` adds the products of both to sums, which `whole` makes one number for each output. */
 #if defined(__AVX512VNNI__)
 typedef __m512i packed_vector;
 #define UNSIGNED_CODES 1 /* 8-bit codes have 128 added, which the offset takes back */
+#define CHAINS 2         /* of sums that do not wait for one another */
 
 INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     if (packing == BITS8)
@@ -125,19 +143,21 @@ INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     return _mm512_and_si512(q % 2 ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15));
 }
 
-INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector quads_at(const int8_t *x, int q) { return _mm512_set1_epi32(quad(x, q)); }
+
+INLINE vi add_quads(vi sums, packed_vector codes, int packing, packed_vector quads) {
     (void)packing;
-    __m512i even = _mm512_setzero_si512(), odd = even;
-#pragma GCC unroll 4
-    for (int q = 0; q < 8; q += 2) {
-        even = _mm512_dpbusd_epi32(even, codes[q], _mm512_set1_epi32(quad(x, q)));
-        odd = _mm512_dpbusd_epi32(odd, codes[q + 1], _mm512_set1_epi32(quad(x, q + 1)));
-    }
-    return (vi)_mm512_add_epi32(even, odd);
+    return (vi)_mm512_dpbusd_epi32((__m512i)sums, codes, quads);
+}
+
+INLINE vi whole(vi sums, int packing) {
+    (void)packing;
+    return sums;
 }
 #elif defined(__AVX2__)
 typedef __m256i packed_vector;
 #define UNSIGNED_CODES 0
+#define CHAINS 1
 
 INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     if (packing == BITS8)
@@ -146,23 +166,22 @@ INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     return _mm256_and_si256(q % 2 ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15));
 }
 
-INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
-    __m256i sum = _mm256_setzero_si256(), ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; q++) {
-        __m256i xs = _mm256_set1_epi32(quad(x, q));
-        if (packing == BITS8) { /* |w| times x with the sign of w: two products of at most 128 * 127 fit 16 bits */
-            __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(codes[q]), _mm256_sign_epi8(xs, codes[q]));
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(two, ones));
-        } else { /* sixteen products of at most 15 * 127 fit 16 bits */
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[q], xs));
-        }
-    }
-    return (vi)(packing == BITS8 ? sum : _mm256_madd_epi16(sum, ones));
+INLINE packed_vector quads_at(const int8_t *x, int q) { return _mm256_set1_epi32(quad(x, q)); }
+
+/* Sums of codes of 4 bits are of 16 bits, two for each output: sixteen products of at most 15 * 127 fit. Of 8 bits only two products do,
+ * |w| times x with the sign of w. */
+INLINE vi add_quads(vi sums, packed_vector codes, int packing, packed_vector quads) {
+    if (packing != BITS8)
+        return (vi)_mm256_add_epi16((__m256i)sums, _mm256_maddubs_epi16(codes, quads));
+    __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(quads, codes));
+    return sums + (vi)_mm256_madd_epi16(two, _mm256_set1_epi16(1));
 }
+
+INLINE vi whole(vi sums, int packing) { return packing == BITS8 ? sums : (vi)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)); }
 #elif defined(__ARM_FEATURE_DOTPROD)
 typedef int8x16_t packed_vector;
 #define UNSIGNED_CODES 0
+#define CHAINS 2
 
 INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     if (packing == BITS8)
@@ -171,21 +190,23 @@ INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     return vreinterpretq_s8_u8(q % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15)));
 }
 
-INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector quads_at(const int8_t *x, int q) { return vreinterpretq_s8_s32(vdupq_n_s32(quad(x, q))); }
+
+INLINE vi add_quads(vi sums, packed_vector codes, int packing, packed_vector quads) {
     (void)packing;
-    int32x4_t even = vdupq_n_s32(0), odd = even;
-#pragma GCC unroll 4
-    for (int q = 0; q < 8; q += 2) {
-        even = vdotq_s32(even, codes[q], vreinterpretq_s8_s32(vdupq_n_s32(quad(x, q))));
-        odd = vdotq_s32(odd, codes[q + 1], vreinterpretq_s8_s32(vdupq_n_s32(quad(x, q + 1))));
-    }
-    return (vi)vaddq_s32(even, odd);
+    return (vi)vdotq_s32((int32x4_t)sums, codes, quads);
+}
+
+INLINE vi whole(vi sums, int packing) {
+    (void)packing;
+    return sums;
 }
 #else
 typedef struct {
     int8_t of[LANES * 4];
 } packed_vector;
 #define UNSIGNED_CODES 0
+#define CHAINS 1
 
 INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     packed_vector codes;
@@ -194,22 +215,36 @@ INLINE packed_vector codes_at(const uint8_t *from, int packing, int q) {
     return codes;
 }
 
-INLINE vi dot_term(const packed_vector *codes, int packing, const int8_t *x) {
+INLINE packed_vector quads_at(const int8_t *x, int q) {
+    packed_vector quads;
+    for (int i = 0; i < LANES * 4; i += 4)
+        memcpy(quads.of + i, x + 4 * q, 4);
+    return quads;
+}
+
+INLINE vi add_quads(vi sums, packed_vector codes, int packing, packed_vector quads) {
     (void)packing;
-    vi sum = {0};
-    for (int n = 0; n < LANES; n++) {
-        int32_t total = 0;
-        for (int q = 0; q < 8; q++)
-            for (int i = 0; i < 4; i++)
-                total += codes[q].of[n * 4 + i] * x[q * 4 + i];
-        sum[n] = total;
-    }
-    return sum;
+    for (int n = 0; n < LANES; n++)
+        for (int i = 0; i < 4; i++)
+            sums[n] += codes.of[n * 4 + i] * quads.of[n * 4 + i];
+    return sums;
+}
+
+INLINE vi whole(vi sums, int packing) {
+    (void)packing;
+    return sums;
 }
 #endif
 
+INLINE vi joined(const vi *sums, int packing) { return whole(CHAINS == 2 ? sums[0] + sums[CHAINS - 1] : sums[0], packing); }
+
+/* The products of a whole group with one row of x, added up. */
 INLINE vf dot_group(const packed_vector *codes, int packing, const int8_t *x) {
-    return __builtin_convertvector(dot_term(codes, packing, x), vf);
+    vi sums[CHAINS] = {{0}};
+#pragma GCC unroll 8
+    for (int q = 0; q < GROUP / 4; q++)
+        sums[q % CHAINS] = add_quads(sums[q % CHAINS], codes[q], packing, quads_at(x, q));
+    return __builtin_convertvector(joined(sums, packing), vf);
 }
 
 /* scale (and offset) of LANES outputs in a group. */
@@ -226,16 +261,72 @@ INLINE struct factors factors_at(const uint16_t *scales, int packing, int v) {
     return (struct factors){scale, scale * (packing == BITS4 ? -8.0f : -128.0f)};
 }
 
-/* The outputs of one panel for `rows` rows from m on: acc [rows, 16]. `one`: there is one row, whose sums stay in registers. */
-INLINE void packed_panel(const struct packed *a, int packing, int one, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
+/* Where the weights of a panel and what goes with them lie, from group to group. */
+struct panel_weights {
+    const uint8_t *codes;
+    const uint16_t *scales;
+    int64_t code_bytes, numbers;
+};
+
+INLINE struct panel_weights weights_of(const struct packed *a, int packing, int64_t panel) {
     int64_t groups = a->k / GROUP, code_bytes = packing == BITS8 ? 512 : 256, numbers = packing == BITS4_OFFSET ? 2 * WIDTH : WIDTH;
-    const uint8_t *from = a->codes + panel * groups * code_bytes;
-    const uint16_t *scales = a->scales + panel * groups * numbers;
-    vf sums[VECTORS];
+    return (struct panel_weights){a->codes + panel * groups * code_bytes, a->scales + panel * groups * numbers, code_bytes, numbers};
+}
+
+/* What a group adds to the outputs of a panel for one row, whose codes are `high` and, if they count, `low`. */
+INLINE void add_group(const struct panel_weights *w, int packing, const int8_t *high, const int8_t *low, float scale, float scaled_sum, vf *sums) {
+    const uint8_t *from = w->codes;
+    vi parts[2][VECTORS][CHAINS] = {{{{0}}}};
+    APART(from);
+#pragma GCC unroll 8
+    for (int64_t line = 0; line < w->code_bytes; line += 64)
+        __builtin_prefetch(from + AHEAD + line);
+    __builtin_prefetch((const char *)w->scales + AHEAD / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < GROUP / 4; q++) {
+        packed_vector quads = quads_at(high, q), rest = low ? quads_at(low, q) : quads;
 #pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) {
+            packed_vector codes = codes_at(from + v * LANES * 4, packing, q);
+            parts[0][v][q % CHAINS] = add_quads(parts[0][v][q % CHAINS], codes, packing, quads);
+            KEEP(parts[0][v][q % CHAINS]);
+            if (low) {
+                parts[1][v][q % CHAINS] = add_quads(parts[1][v][q % CHAINS], codes, packing, rest);
+                KEEP(parts[1][v][q % CHAINS]);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) {
+        struct factors f = factors_at(w->scales, packing, v);
+        vi total = joined(parts[0][v], packing);
+        if (low)
+            total = (total << 7) + joined(parts[1][v], packing);
+        sums[v] += __builtin_convertvector(total, vf) * (f.scale * (low ? scale : scale * 128.0f));
+        if (HAS_OFFSET(packing))
+            sums[v] += f.offset * scaled_sum;
+    }
+}
+
+/* The outputs of one panel for a single row: acc [16]. */
+INLINE void panel_of_one(const struct packed *a, int packing, const struct rounded *x, int64_t panel, float *acc) {
+    struct panel_weights w = weights_of(a, packing, panel);
+    vf sums[VECTORS] = {{0}};
+    for (int64_t g = 0; g < a->k / GROUP; g++, w.codes += w.code_bytes, w.scales += w.numbers) {
+        const int8_t *high = x->high + g * GROUP;
+        if (x->both[g])
+            add_group(&w, packing, high, x->low + g * GROUP, x->scale[g], x->scaled_sum[g], sums);
+        else
+            add_group(&w, packing, high, NULL, x->scale[g], x->scaled_sum[g], sums);
+    }
     for (int v = 0; v < VECTORS; v++)
-        sums[v] = (vf){0};
-    for (int64_t g = 0; g < groups; g++, from += code_bytes, scales += numbers) {
+        store(acc, v * LANES, F32, sums[v]);
+}
+
+/* The outputs of one panel for `rows` rows from m on: acc [rows, 16]. */
+INLINE void panel_of_rows(const struct packed *a, int packing, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
+    struct panel_weights w = weights_of(a, packing, panel);
+    for (int64_t g = 0; g < a->k / GROUP; g++, w.codes += w.code_bytes, w.scales += w.numbers) {
         int64_t at = g * x->rows + m;
         const int8_t *high = x->high + at * GROUP, *low = x->low + at * GROUP;
         const float *xscale = x->scale + at, *xsum = x->scaled_sum + at;
@@ -245,17 +336,9 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
             packed_vector codes[8];
 #pragma GCC unroll 8
             for (int q = 0; q < 8; q++)
-                codes[q] = codes_at(from + v * LANES * 4, packing, q);
-            struct factors f = factors_at(scales, packing, v);
+                codes[q] = codes_at(w.codes + v * LANES * 4, packing, q);
+            struct factors f = factors_at(w.scales, packing, v);
             vf coarse = f.scale * 128.0f;
-            if (one) {
-                sums[v] += dot_group(codes, packing, high) * (coarse * xscale[0]);
-                if (HAS_OFFSET(packing))
-                    sums[v] += f.offset * xsum[0];
-                if (both)
-                    sums[v] += dot_group(codes, packing, low) * (f.scale * xscale[0]);
-                continue;
-            }
             for (int64_t r = 0; r < rows; r++) {
                 vf sum = load(acc, r * WIDTH + v * LANES, F32) + dot_group(codes, packing, high + r * GROUP) * (coarse * xscale[r]);
                 if (HAS_OFFSET(packing))
@@ -269,25 +352,22 @@ INLINE void packed_panel(const struct packed *a, int packing, int one, const str
             }
         }
     }
-#pragma GCC unroll 4
-    for (int v = 0; one && v < VECTORS; v++)
-        store(acc, v * LANES, F32, sums[v]);
 }
 
-static void packed_sums(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
-    if (rows == 1) {
-        switch (a->packing) {
-        case BITS8: packed_panel(a, BITS8, 1, x, panel, m, 1, acc); break;
-        case BITS4: packed_panel(a, BITS4, 1, x, panel, m, 1, acc); break;
-        default: packed_panel(a, BITS4_OFFSET, 1, x, panel, m, 1, acc); break;
-        }
+INLINE void packed_panel(const struct packed *a, int packing, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
+    if (x->rows == 1) {
+        panel_of_one(a, packing, x, panel, acc);
         return;
     }
     memset(acc, 0, (size_t)(rows * WIDTH) * sizeof(float));
+    panel_of_rows(a, packing, x, panel, m, rows, acc);
+}
+
+static void packed_sums(const struct packed *a, const struct rounded *x, int64_t panel, int64_t m, int64_t rows, float *acc) {
     switch (a->packing) {
-    case BITS8: packed_panel(a, BITS8, 0, x, panel, m, rows, acc); break;
-    case BITS4: packed_panel(a, BITS4, 0, x, panel, m, rows, acc); break;
-    default: packed_panel(a, BITS4_OFFSET, 0, x, panel, m, rows, acc); break;
+    case BITS8: packed_panel(a, BITS8, x, panel, m, rows, acc); break;
+    case BITS4: packed_panel(a, BITS4, x, panel, m, rows, acc); break;
+    default: packed_panel(a, BITS4_OFFSET, x, panel, m, rows, acc); break;
     }
 }
 

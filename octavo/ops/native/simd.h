@@ -29,6 +29,7 @@ typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
 typedef int8_t vb __attribute__((vector_size(LANES)));
 typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
 
 enum dtype { F32, BF16, F16 }; /* the numbers are known to binding.py */
 
@@ -42,6 +43,10 @@ INLINE long dtype_bytes(int dtype) { return dtype == F32 ? 4 : 2; }
 #else
 #define KEEP(x) (void)(x)
 #endif
+
+/* A pointer of which compilers know no more that it is equal to another: otherwise they do what two branches share before both of them, with
+ * more results at once than there are registers. */
+#define APART(pointer) __asm__("" : "+r"(pointer))
 
 INLINE vf splat(float x) { return x - (vf){0}; }
 
@@ -335,11 +340,19 @@ INLINE vf vmax(vf a, vf b) {
 #define LANE_INDEX ((vi){0, 1, 2, 3})
 #endif
 
+INLINE v4 vmax4(v4 a, v4 b) {
+    v4i where = a > b;
+    return (v4)((where & (v4i)a) | (~where & (v4i)b));
+}
+
 INLINE float vmax_of(vf x) {
-    float most = x[0];
-    for (int i = 1; i < LANES; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
+    v4 parts[LANES / 4], most;
+    memcpy(parts, &x, sizeof x);
+    most = parts[0];
+    for (int i = 1; i < LANES / 4; i++)
+        most = vmax4(most, parts[i]);
+    most = vmax4(most, PICK(most, most, 2, 3, 0, 1));
+    return most[0] > most[1] ? most[0] : most[1];
 }
 
 INLINE vf vmin(vf a, vf b) {
