@@ -21,7 +21,7 @@ from octavo.engine.messages import Abort, Add, Finish
 from octavo.engine.offline import Collected, Offline, Replicas
 from octavo.logs import start_logging
 from octavo.models.checkpoint import Checkpoint
-from octavo.plan.fit import Timing
+from octavo.plan.timing import Timing
 from octavo.progress import Progress
 from octavo.text.intake import Intake, Prompt, content_of
 from octavo.text.output import RequestState

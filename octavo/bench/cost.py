@@ -18,10 +18,12 @@ from octavo.config.engine import EngineConfig
 from octavo.config.resolved import Resolved
 from octavo.core.budget import Seconds
 from octavo.engine.loop import EngineLoop
-from octavo.plan.cost import CostKey, CostModel, save
+from octavo.plan.cost import CostKey, CostModel, learned, save
 from octavo.plan.devices import Device
-from octavo.plan.fit import Timing, fit, judge
+from octavo.plan.fit import fit, judge
 from octavo.plan.memory import kv_layout
+from octavo.plan.swings import Swinging
+from octavo.plan.timing import Timing
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Load, Synthetic
 from octavo.simulate.result import Record
@@ -154,7 +156,8 @@ def simulated(
 ) -> Record:
     """The same load in the simulator; `foreseen` is what the engine knew of steps, if not `model`."""
     settings = settings or subject.settings
-    return simulate(load, settings, kv_layout(subject.arch, settings), model.times, foreseen=foreseen)[0]
+    foreseen = foreseen or model.seconds
+    return simulate(load, settings, kv_layout(subject.arch, settings), Swinging(model), foreseen=foreseen)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -
     path = folder / key.file_name
     save(path, key, found, errors)
     return {
-        "coefficients": found.coefficients._asdict(), "launch": found.launch._asdict(), "errors": dict(errors), "workloads": workloads,
+        **learned(found), "errors": dict(errors), "workloads": workloads,
         "file": str(path),
         "costs": json.loads(path.read_text(encoding="utf-8")),
         "timings": {name: [one.row for one in case.timings] for name, case in cases},

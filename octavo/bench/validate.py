@@ -11,9 +11,10 @@ from octavo.bench.cost import Engine, Measured, Subject, play, simulated, users,
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Packed, Resolved
 from octavo.core.budget import Seconds
-from octavo.plan.cost import CostModel, Launch, Terms
+from octavo.plan.cost import CostModel, learned, relearn
 from octavo.plan.devices import Device
-from octavo.plan.fit import Timing, fit
+from octavo.plan.fit import fit
+from octavo.plan.timing import Timing
 from octavo.simulate.load import Kind, Synthetic
 from octavo.simulate.result import Record, summarize
 
@@ -150,14 +151,13 @@ def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
 
 
 def told_of(model: CostModel) -> dict[str, Any]:
-    """Plain data: what of a cost model is measured."""
-    return {"coefficients": model.coefficients._asdict(), "launch": model.launch._asdict(), "knee": model.roofline.knee}
+    """Plain data: what of a cost model is measured, without how it swings."""
+    return {**learned(replace(model, swings={})), "knee": model.roofline.knee}
 
 
 def model_of(first: CostModel, told: Mapping[str, Any]) -> CostModel:
     """The model that `told_of` tells of, for the same settings as `first`."""
-    roofline = replace(first.roofline, knee=told["knee"])
-    return replace(first, roofline=roofline, coefficients=Terms(**told["coefficients"]), launch=Launch(**told["launch"]), origin="told")
+    return relearn(replace(first, roofline=replace(first.roofline, knee=told["knee"]), origin="told"), told)
 
 
 def foreseen(subject: Subject, known: Mapping[str, Any]) -> Seconds:

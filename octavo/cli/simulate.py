@@ -19,6 +19,7 @@ from octavo.env import cache_root
 from octavo.plan.cost import SHIPPED, cost_model
 from octavo.plan.devices import GPUS, Device
 from octavo.plan.memory import kv_layout
+from octavo.plan.swings import Swinging
 from octavo.simulate.fleet import simulate
 from octavo.simulate.load import Kind, Load, Synthetic, Trace
 from octavo.simulate.result import as_table, summarize
@@ -92,7 +93,7 @@ def run(settings: Settings) -> int:
     costs = cost_model(arch, chosen, device, (cache_root() / "costs", SHIPPED))
     begin_s = time.process_time()
     layout = kv_layout(arch, chosen)
-    record, simulated = simulate(load, chosen, layout, costs.times, options.replicas, options.affinity)
+    record, simulated = simulate(load, chosen, layout, Swinging(costs), options.replicas, options.affinity, foreseen=costs.seconds)
     found = summarize(record)
     took_s = time.process_time() - begin_s
     if options.json:

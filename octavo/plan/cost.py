@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from octavo.config.architecture import Architecture
 from octavo.config.resolved import Resolved
@@ -67,6 +67,16 @@ class Recorded(Enum):
     WHOLE = "whole"
     PASS = "pass"  # the model's, without the sampling
     NOTHING = "nothing"
+
+
+Size = tuple[Recorded, int]  # a recorded step's kind, and the tokens that it is padded to
+
+
+class Swing(NamedTuple):
+    """By how much steps of one kind differ from what is foreseen of them: ratios in rising order, evenly spaced among what was measured."""
+
+    launch: tuple[float, ...]
+    device: tuple[float, ...]
 
 
 class StepTimes(NamedTuple):
@@ -170,7 +180,7 @@ class Roofline:
             seconds += min(context, window * num_sequences) * token_s
         return seconds
 
-    def recorded(self, shape: StepShape) -> tuple[Recorded, int]:
+    def recorded(self, shape: StepShape) -> Size:
         """What of such a step is a graph, and the tokens that it is padded to."""
         num_tokens = shape.num_tokens
         if not shape.prefill_tokens and num_tokens == shape.num_sequences:
@@ -233,12 +243,15 @@ NOT_MEASURED = "the device's rates, not measured"
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a step from its shape. `origin` says what the coefficients rest on."""
+    """Seconds of a step from its shape. `origin` says what the coefficients rest on. `extra_s` are seconds beyond the terms, of recorded
+    steps by size; `swings`, by kind of step, are for who wants times that differ as real ones do (`octavo/plan/swings.py`)."""
 
     roofline: Roofline
     launch: Launch
     coefficients: Terms = COMMON
     origin: str = NOT_MEASURED
+    extra_s: Mapping[Size, float] = field(default_factory=dict[Size, float])
+    swings: Mapping[Recorded, Swing] = field(default_factory=dict[Recorded, Swing])
     _steady: dict[int, StepTimes] = field(default_factory=dict[int, StepTimes], init=False, repr=False, compare=False)
 
     @staticmethod
@@ -268,9 +281,9 @@ class CostModel:
         return StepTimes(device_s if self.roofline.on_host else known.launch_s, device_s)
 
     def _times(self, shape: StepShape) -> StepTimes:
-        device_s = sum(map(mul, self.coefficients, self.roofline.terms(shape)))
-        on_host = self.roofline.on_host
-        return StepTimes(device_s if on_host else sum(self.launch.terms(shape, self.roofline.recorded(shape)[0])), device_s)
+        size = self.roofline.recorded(shape)
+        device_s = sum(map(mul, self.coefficients, self.roofline.terms(shape))) + self.extra_s.get(size, 0.0)
+        return StepTimes(device_s if self.roofline.on_host else sum(self.launch.terms(shape, size[0])), device_s)
 
     def seconds(self, shape: StepShape) -> float:
         """Of one such step after the other: the longer time hides the other."""
@@ -302,10 +315,26 @@ class CostKey(NamedTuple):
 
 def save(path: Path, key: CostKey, model: CostModel, errors: Mapping[str, float]) -> None:
     """Write a model with the errors that it was judged by."""
-    data = {**key._asdict(), "coefficients": model.coefficients._asdict(), "launch": model.launch._asdict(),
-            "roofline": asdict(model.roofline), "errors": dict(errors), "origin": model.origin}  # fmt: skip
+    data = {**key._asdict(), **learned(model), "roofline": asdict(model.roofline), "errors": dict(errors), "origin": model.origin}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def learned(model: CostModel) -> dict[str, Any]:
+    """What of a model is measured, but for its knee, as plain data."""
+    extra_s: dict[str, dict[str, float]] = {}
+    for (kind, num_tokens), seconds in model.extra_s.items():
+        extra_s.setdefault(kind.value, {})[str(num_tokens)] = seconds
+    swings = {kind.value: swing._asdict() for kind, swing in model.swings.items()}
+    return {"coefficients": model.coefficients._asdict(), "launch": model.launch._asdict(), "extra_s": extra_s, "swings": swings}
+
+
+def relearn(first: CostModel, data: Mapping[str, Any]) -> CostModel:
+    """`first` with what `learned` told of another. Raises KeyError, TypeError and ValueError for what it did not."""
+    extra_s = {(Recorded(kind), int(size)): float(s) for kind, sizes in data.get("extra_s", {}).items() for size, s in sizes.items()}
+    swings = {Recorded(kind): Swing(tuple(one["launch"]), tuple(one["device"])) for kind, one in data.get("swings", {}).items()}
+    terms, launch = Terms(**data["coefficients"]), Launch(**data["launch"])
+    return replace(first, coefficients=terms, launch=launch, extra_s=extra_s, swings=swings)
 
 
 def load(path: Path, key: CostKey) -> CostModel:
@@ -316,7 +345,7 @@ def load(path: Path, key: CostKey) -> CostModel:
         windows = tuple((int(window), float(seconds)) for window, seconds in data["roofline"]["windows"])
         sizes = {name: tuple(map(int, data["roofline"][name])) for name in ("decode_sizes", "pass_sizes")}
         roofline = Roofline(**{**data["roofline"], **sizes, "windows": windows})
-        model = CostModel(roofline, Launch(**data["launch"]), Terms(**data["coefficients"]), data["origin"])
+        model = relearn(CostModel(roofline, Launch(**data["launch"]), origin=data["origin"]), data)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no costs: {error!r}; remove it, and measure anew by octavo bench cost") from error
     if found != key:

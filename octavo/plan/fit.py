@@ -13,8 +13,9 @@ from dataclasses import replace
 from operator import mul
 from typing import NamedTuple
 
-from octavo.core.plan import StepShape
 from octavo.plan.cost import COMMON, CostModel, Launch, Roofline, Terms
+from octavo.plan.swings import extras, seen, swings
+from octavo.plan.timing import Timing
 
 PULL = 1e-4  # weight of the common coefficients against the data's: it decides only what the data leave open
 ROUNDS = 8  # of weighing residuals anew
@@ -24,33 +25,8 @@ TRIED = 1500  # steps that are looked at where several models are tried
 KNEES = (1.2, 1.5, 2.0, 3.0)
 EAGER_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of a worker's usual time to launch a step
 HUBER = 2.0  # residuals over so many standard deviations count less
+LEAST_SHARE = 0.1  # of a step's time that is left to the terms
 INERTIA = 0.05  # weight of a row that is inside of its bounds: so that it does not swing from one side to the other
-
-
-class Timing(NamedTuple):
-    """A step as the engine measured it; its device took no less than `least_s` and no more than `seconds`."""
-
-    shape: StepShape
-    seconds: float
-    least_s: float  # equal to `seconds` where the host saw the step begin and end
-    launch_s: float  # of the host, from the last result, or launch, to having launched this step
-
-    @staticmethod
-    def exact(shape: StepShape, device_s: float, launch_s: float = 0.0) -> Timing:
-        return Timing(shape, device_s, device_s, launch_s)
-
-    @property
-    def row(self) -> tuple[float, ...]:
-        """Plain numbers, for a file."""
-        return (*self.shape, *(round(seconds, 7) for seconds in self[1:]))
-
-    @staticmethod
-    def of_row(row: Sequence[float]) -> Timing:
-        """Raises ValueError for what is none."""
-        size = len(StepShape._fields)
-        if len(row) != size + 3:
-            raise ValueError(f"a step has {size + 3} numbers, not {len(row)}: measure anew")
-        return Timing(StepShape(*map(int, row[:size])), *row[size:])
 
 
 def fit(first: CostModel, timings: Sequence[Timing]) -> CostModel:
@@ -60,7 +36,7 @@ def fit(first: CostModel, timings: Sequence[Timing]) -> CostModel:
     Residuals are weighed by Huber's function (Huber 1964) in rounds; each round's problem is solved by coordinate descent.
     """
     roofline = first.roofline
-    timings = [timing for timing in timings if _bounds(roofline, timing)[1] > 0]
+    timings = [timing for timing in timings if timing.device_bounds(roofline.on_host)[1] > 0]
     if not timings:
         raise ValueError("there is no timing to fit to")
     few = timings[:: -(-len(timings) // TRIED)]
@@ -73,24 +49,32 @@ def fit(first: CostModel, timings: Sequence[Timing]) -> CostModel:
     if roofline.eager_s:
         roofline = better(replace(roofline, eager_s=roofline.eager_s * share) for share in EAGER_SHARES)
     roofline = better(replace(roofline, knee=knee) for knee in KNEES)
-    return fit_terms(replace(first, roofline=roofline), timings)
+    found = fit_terms(replace(first, roofline=roofline), timings)
+    extra_s = extras(seen(found, timings))
+    found = fit_terms(replace(first, roofline=roofline, extra_s=extra_s), timings)
+    # What a size takes beyond is told by a median, and the terms by all steps: the second time each knows of the other.
+    extra_s = extras(seen(replace(found, extra_s={}), timings))
+    found = replace(found, extra_s=extra_s)
+    return replace(found, swings=swings(seen(found, timings)))
 
 
 def fit_terms(first: CostModel, timings: Sequence[Timing]) -> CostModel:
-    """As `fit`, with the roofline as it is. Every timing is longer than 0, and there is one."""
+    """The terms alone, with the roofline, and what sizes take beyond it, as they are. Every timing is longer than 0, and there is one."""
     roofline = first.roofline
-    device = [_Row(roofline.terms(one.shape), *_bounds(roofline, one)) for one in timings]
+    device = [_row(first, one) for one in timings]
     host = [_Row(first.launch.terms(one.shape, roofline.recorded(one.shape)[0]), one.launch_s, one.launch_s) for one in timings]
     host = [row for row in host if row.most_s > 0 and not roofline.on_host]
     launch = first.launch
     if host:
         launch = Launch(*map(mul, launch, _coefficients(host, (1.0,) * len(launch))))
-    return CostModel(roofline, launch, Terms(*_coefficients(device, COMMON)), f"{len(timings):,} measured steps")
+    return CostModel(roofline, launch, Terms(*_coefficients(device, COMMON)), f"{len(timings):,} measured steps", first.extra_s)
 
 
-def _bounds(roofline: Roofline, timing: Timing) -> tuple[float, float]:
-    """Of the device's time: where it is the host itself, the time that this took."""
-    return (timing.launch_s, timing.launch_s) if roofline.on_host else (timing.least_s, timing.seconds)
+def _row(first: CostModel, timing: Timing) -> _Row:
+    """What the terms are to add up to."""
+    extra_s = first.extra_s.get(first.roofline.recorded(timing.shape), 0.0)
+    least_s, most_s = timing.device_bounds(first.roofline.on_host)
+    return _Row(first.roofline.terms(timing.shape), max(0.0, least_s - extra_s), max(LEAST_SHARE * most_s, most_s - extra_s))
 
 
 class _Row(NamedTuple):
@@ -162,7 +146,7 @@ def judge(model: CostModel, timings: Iterable[Timing]) -> Mapping[str, float]:
     device: list[tuple[float, float]] = []
     host: list[tuple[float, float]] = []
     for one in timings:
-        least_s, most_s = _bounds(model.roofline, one)
+        least_s, most_s = one.device_bounds(model.roofline.on_host)
         if most_s > 0:
             times = model.times(one.shape)
             device.append((times.device_s - min(max(times.device_s, least_s), most_s), most_s))

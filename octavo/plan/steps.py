@@ -6,7 +6,7 @@ from array import array
 from typing import NamedTuple
 
 from octavo.core.plan import StepShape
-from octavo.plan.fit import Timing
+from octavo.plan.timing import Timing
 
 KEPT = 8192
 COLUMNS = len(StepShape._fields) + 3

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from octavo.bench.cost import Subject, simulated
 from octavo.config.fields import ConfigError
 from octavo.plan.cost import CostModel, Launch, Roofline
-from octavo.plan.fit import Timing, fit, judge
+from octavo.plan.fit import fit, judge
+from octavo.plan.timing import Timing
 from octavo.simulate.result import summarize
 from octavo.tune.machine import Machine
 from octavo.tune.objective import Figures, Objective, Score

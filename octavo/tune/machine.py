@@ -13,7 +13,7 @@ from octavo.config.engine import EngineConfig
 from octavo.config.fields import ConfigError
 from octavo.config.resolve import resolve
 from octavo.config.resolved import Resolved
-from octavo.plan.fit import Timing
+from octavo.plan.timing import Timing
 from octavo.simulate.result import summarize
 from octavo.tune.journal import Journal
 from octavo.tune.objective import Figures

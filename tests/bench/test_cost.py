@@ -13,7 +13,8 @@ from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.plan.cost import Launch, Terms, cost_model
 from octavo.plan.devices import Device, table_name
-from octavo.plan.fit import Timing, fit
+from octavo.plan.fit import fit
+from octavo.plan.timing import Timing
 from tests.bench.timed import Machine
 from tests.plan.checkpoints import QWEN3_06B
 

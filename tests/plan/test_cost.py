@@ -13,9 +13,10 @@ from octavo.config.architecture import Architecture
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.core.plan import StepShape
-from octavo.plan.cost import COMMON, CostKey, CostModel, Launch, Recorded, Roofline, StepTimes, Terms, cost_model, load, save
+from octavo.plan.cost import COMMON, CostKey, CostModel, Launch, Recorded, Roofline, StepTimes, Swing, Terms, cost_model, load, save
 from octavo.plan.devices import Device
-from octavo.plan.fit import Timing, fit, judge
+from octavo.plan.fit import fit, judge
+from octavo.plan.timing import Timing
 from tests.plan.checkpoints import GEMMA3_1B, LLAMA3_8B, QWEN3_06B
 
 H200 = Device.named("h200")
@@ -213,7 +214,8 @@ def test_nothing_to_fit_to_is_an_error():
 def test_a_model_is_found_again_by_its_key_only(tmp_path: Path):
     arch, settings, device = parts(GEMMA3_1B)
     key = CostKey.of(arch, settings, device)
-    model = CostModel(Roofline.of(arch, settings, device), Launch(1e-3, 2e-3, 2e-2, 1e-6, 1e-7), TRUTH, "a test")
+    extra_s, swings = {(Recorded.WHOLE, 8): 1e-4, (Recorded.PASS, 128): -2e-4}, {Recorded.PASS: Swing((0.9, 1.1), (0.95, 1.0, 1.2))}
+    model = CostModel(Roofline.of(arch, settings, device), Launch(1e-3, 2e-3, 2e-2, 1e-6, 1e-7), TRUTH, "a test", extra_s, swings)
     save(tmp_path / key.file_name, key, model, {"median": 0.01})
     assert load(tmp_path / key.file_name, key) == model
     assert cost_model(arch, settings, device, (tmp_path / "none", tmp_path)) == model

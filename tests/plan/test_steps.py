@@ -14,8 +14,8 @@ from octavo.core.scheduler import Scheduler
 from octavo.engine.channel import decode_reply, encode_answer
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Ask
-from octavo.plan.fit import Timing
 from octavo.plan.steps import StepLog
+from octavo.plan.timing import Timing
 from octavo.types import Request, SamplingParams
 from tests.laws.fake import make_layout
 
