@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -96,27 +98,33 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    checkpoint = open_checkpoint(args.model)
-    text = checkpoint.tokenizer().encode(args.text.read_text(), False)
-    tokens, other = text[: args.tokens], tuple(text[args.tokens :][: args.window])
-    windows = [tuple(tokens[i : i + args.window]) for i in range(0, len(tokens) - 1, args.window)]
+    print(f"{args.tokens} tokens of {args.text.name} in windows of {args.window}, {args.model}")
+    rows: list[dict[str, Any]] = []
+    for row in perplexities(args.model, args.text, args.tokens, args.window, args.device):
+        rows.append(row)
+        scaled = " scaled" if row["scaled"] else ""
+        print(f"{row['kv_dtype'] + scaled:16} perplexity {row['perplexity']:8.4f}  {row['growth']:+.2%}", flush=True)
+    print(json.dumps(rows))
+
+
+def perplexities(model: str, text: Path, num_tokens: int, window: int, device: str = "cpu") -> Iterator[dict[str, Any]]:
+    """By KV format, that of the activations first."""
+    checkpoint = open_checkpoint(model)
+    tokens = checkpoint.tokenizer().encode(text.read_text(), False)
+    tokens, other = tokens[:num_tokens], tuple(tokens[num_tokens:][:window])
+    windows = [tuple(tokens[i : i + window]) for i in range(0, len(tokens) - 1, window)]
     architecture = Architecture.from_config(checkpoint.config)
-    dtype = "float32" if args.device == "cpu" else "bfloat16"
+    dtype = "float32" if device == "cpu" else "bfloat16"
     base = Resolved(
-        device=args.device, dtype=dtype, max_model_len=args.window, max_num_seqs=2, max_num_batched_tokens=args.window,
-        attention_backend="reference" if args.device == "cpu" else "auto",
+        device=device, dtype=dtype, max_model_len=window, max_num_seqs=2, max_num_batched_tokens=window,
+        attention_backend="reference" if device == "cpu" else "auto",
     )  # fmt: skip
-    print(f"{len(tokens)} tokens of {args.text.name} in windows of {args.window}, {args.model} in {dtype}")
-    rows: list[dict[str, object]] = []
     plain, runner = measure(base, architecture, checkpoint, dtype, windows)
     loss(runner, [other])
     scales = fitting_scales(runner, len(other), "fp8_e4m3")
     for name, own in ((dtype, None), ("int8", None), ("fp8_e4m3", None), ("fp8_e4m3", scales), ("fp8_e5m2", None)):
         found = plain if name == dtype else measure(base, architecture, checkpoint, name, windows, own)[0]
-        scaled = "" if own is None else " scaled"
-        rows.append({"kv_dtype": name, "scaled": bool(scaled), "perplexity": math.exp(found), "growth": math.expm1(found - plain)})
-        print(f"{name + scaled:16} perplexity {math.exp(found):8.4f}  {math.expm1(found - plain):+.2%}", flush=True)
-    print(json.dumps(rows))
+        yield {"kv_dtype": name, "scaled": own is not None, "perplexity": math.exp(found), "growth": math.expm1(found - plain)}
 
 
 def measure(

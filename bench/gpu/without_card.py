@@ -63,7 +63,7 @@ def stand_in(note: Note, layout: Layout = ALONE, rank: int = 0, card: Card = H20
     dependent.supported = lambda device: hopper
     backend.refusal = lambda supports, needs: None
     triton.limits_of = triton_latent.limits_of = lambda device: (card.num_sms, card.shared_bytes)
-    TritonLinear.here = staticmethod(lambda: Products(cpu, card.name, card.num_sms, hopper))
+    TritonLinear.here = staticmethod(lambda tune=False: Products(cpu, card.name, card.num_sms, hopper))
     TritonGrouped.here = staticmethod(lambda: TritonGrouped(cpu, card.name, hopper))
 
     class Products(TritonLinear):

@@ -18,7 +18,8 @@ class CompilationConfig:
     optimization_level: Annotated[
         int,
         Flag(
-            "0: reference operations, no graphs; 1: fused operations; 2: all fusions and graphs; 3: also tunes kernels on this machine",
+            "0: reference operations, no graphs; 1: fused operations; 2: all fusions and graphs; 3: on a GPU also tries how products of "
+            "shapes that no table has are done best: minutes at the first start, kept in the cache folder",
             short=("-O",),
         ),
     ] = 2

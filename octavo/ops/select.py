@@ -104,12 +104,12 @@ def choose_ops(device: str, level: int, invariant: bool = False) -> Ops:
             record=partial(record, native, Pool()),
         )
     if device == "cuda" and level >= 1:
-        return triton_ops(invariant)
+        return triton_ops(invariant, tune=level == 3)
     return replace(REFERENCES, linear=around(in_tiles(product), rms_norm, REFERENCE_GATES)) if invariant else REFERENCES
 
 
-def triton_ops(invariant: bool = False) -> Ops:
-    """The Triton twins. Triton is imported only here."""
+def triton_ops(invariant: bool = False, tune: bool = False) -> Ops:
+    """The Triton twins; `tune`: try products of shapes that no table has. Triton is imported only here."""
     from octavo.ops.triton.cache import use_cache_folder
 
     folder = use_cache_folder(env.cache_root())
@@ -130,7 +130,7 @@ def triton_ops(invariant: bool = False) -> Ops:
     mxfp4 = TritonMxfp4(grouped)
     return Ops(
         embedding=embedding,
-        linear=around(fixed_product, rms_norm, GATES) if invariant else TritonLinear.here(),
+        linear=around(fixed_product, rms_norm, GATES) if invariant else TritonLinear.here(tune),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_and_write=rope_and_write,

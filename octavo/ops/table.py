@@ -179,14 +179,19 @@ def form(norm: bool, gate: bool, add: bool) -> str:
     return ("norm+" if norm else "") + "linear" + ("+gate" if gate else "") + ("+add" if add else "")
 
 
+def product_key(form: str, rows: int, n: int, k: int) -> Key | None:
+    """What the cut of a product with a weight [n, k] is kept under; None where rows are too many for any."""
+    bucket = next((bucket for bucket in BUCKETS if rows <= bucket), None)
+    return None if bucket is None else (form, bucket, n, k)
+
+
 def product_cut(device: str, form: str, rows: int, n: int, k: int, num_sms: int) -> Cut | None:
     """The cut for a product with a weight [n, k] of two bytes an element; None: leave it to the library."""
-    bucket = next((bucket for bucket in BUCKETS if rows <= bucket), None)
-    if bucket is None:
+    key = product_key(form, rows, n, k)
+    if key is None:
         return None
     tuned = TUNED.get(device, {})
-    key = (form, bucket, n, k)
-    return tuned[key] if key in tuned else _untuned(form, bucket, n, k, num_sms)
+    return tuned[key] if key in tuned else _untuned(*key, num_sms)
 
 
 def _untuned(form: str, bucket: int, n: int, k: int, num_sms: int) -> Cut | None:

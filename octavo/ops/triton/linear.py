@@ -11,11 +11,12 @@ import torch.nn.functional as F
 
 from octavo.ops.library import Library, open_library
 from octavo.ops.linear import Norm, added, around
-from octavo.ops.table import Cut, OneRow, Wide, form, library_way, product_cut
+from octavo.ops.table import TUNED, Cut, OneRow, Wide, form, library_way, product_cut, product_key
 from octavo.ops.triton.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.triton.norm import rms_norm
 from octavo.ops.triton.one_row import one_row
 from octavo.ops.triton.skinny import MAX_BLOCKS, skinny
+from octavo.ops.triton.tuning import Tuner
 from octavo.ops.triton.wide import wide
 
 
@@ -34,18 +35,22 @@ GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 class TritonLinear:
     """Bound to a device. Its products must all run on one stream, for they share the counters."""
 
-    def __init__(self, device: torch.device, name: str, num_sms: int, dependent: bool, library: Library | None = None) -> None:
-        """`name` is the device's in the table; `dependent`: launch before the kernel ahead has ended (sm_90 and later)."""
-        self.name, self.num_sms, self.dependent, self.library = name, num_sms, dependent, library
+    def __init__(
+        self, device: torch.device, name: str, num_sms: int, dependent: bool, library: Library | None = None, tuner: Tuner | None = None
+    ) -> None:
+        """`name` is the device's in the table; `dependent`: launch before the kernel ahead has ended (sm_90 and later). The tuner finds
+        cuts that the table lacks."""
+        self.name, self.num_sms, self.dependent, self.library, self.tuner = name, num_sms, dependent, library, tuner
         self._separate = around(self._product, rms_norm, GATES)
         self.counters = torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
 
     @staticmethod
-    def here() -> TritonLinear:
+    def here(tune: bool = False) -> TritonLinear:
         """For the current GPU."""
         about = torch.cuda.get_device_properties(torch.cuda.current_device())
         device = torch.device("cuda", torch.cuda.current_device())
-        return TritonLinear(device, about.name, about.multi_processor_count, about.major >= 9, open_library(device))
+        tuner = Tuner.here(about.name) if tune else None
+        return TritonLinear(device, about.name, about.multi_processor_count, about.major >= 9, open_library(device), tuner)
 
     def __call__(
         self,
@@ -57,10 +62,32 @@ class TritonLinear:
         residual: torch.Tensor | None = None,
         scale: float = 1.0,
     ) -> torch.Tensor:
-        cut = self._cut(x, weight, norm is not None, gate is not None, residual is not None)
+        around_it = form(norm is not None, gate is not None, residual is not None)
+        if not self._fits(x, norm):
+            return self._by(None, x, weight, bias, norm, gate, residual, scale)
+        cut = product_cut(self.name, around_it, x.shape[0], *weight.shape, self.num_sms)
+        key = product_key(around_it, x.shape[0], *weight.shape)
+        if self.tuner is not None and key is not None and key not in TUNED.get(self.name, {}):
+
+            def run(cut: Cut | None) -> torch.Tensor:
+                return self._by(cut, x, weight, bias, norm, gate, residual if residual is None else residual.clone(), scale)
+
+            cut = self.tuner.cut(key, cut, run)
+        return self._by(cut, x, weight, bias, norm, gate, residual, scale)
+
+    def _by(
+        self,
+        cut: Cut | None,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        norm: Norm | None,
+        gate: str | None,
+        residual: torch.Tensor | None,
+        scale: float,
+    ) -> torch.Tensor:
         if cut is None and norm is not None:  # perhaps all but the norm
-            cut = self._cut(x, weight, False, gate is not None, residual is not None)
-            x, norm = rms_norm(x, *norm), None
+            return self(rms_norm(x, *norm), weight, bias, None, gate, residual, scale)
         if cut is None:
             return self._separate(x, weight, bias, norm, gate, residual, scale)
         if isinstance(cut, Wide):
@@ -84,10 +111,10 @@ class TritonLinear:
         self.library.product(x, weight, y, way, scale, add=residual is not None)
         return y
 
-    def _cut(self, x: torch.Tensor, weight: torch.Tensor, norm: bool, gate: bool, add: bool) -> Cut | None:
-        rows, (n, k) = x.shape[0], weight.shape
-        if not rows or x.dtype.itemsize != 2:  # wider ones would need another arithmetic on tensor cores
-            return None
-        if norm and rows > 1 and x.dtype is torch.float16:  # x * norm before its scaling may be beyond float16
-            return None
-        return product_cut(self.name, form(norm, gate, add), rows, n, k, self.num_sms)
+    @staticmethod
+    def _fits(x: torch.Tensor, norm: Norm | None) -> bool:
+        """Whether our kernels can do it."""
+        if not x.shape[0] or x.dtype.itemsize != 2:  # wider ones would need another arithmetic on tensor cores
+            return False
+        # x * norm before its scaling may be beyond float16
+        return norm is None or x.shape[0] == 1 or x.dtype is not torch.float16
