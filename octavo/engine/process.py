@@ -170,6 +170,7 @@ def end_with(status: Status, error: BaseException) -> NoReturn:
 def main() -> None:
     """The child's side: build what the parent asked for, run it, and end when the parent does."""
     status = Status(int(sys.argv[1]))
+    threading.excepthook = lambda raised: end_with(status, raised.exc_value or RuntimeError(str(raised)))  # who waits for it would hang
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too and decides what they mean
         signal.signal(number, signal.SIG_IGN)
     target, args = pickle.load(sys.stdin.buffer)

@@ -17,7 +17,7 @@ class Done:
 
 
 class FakeWorker:
-    """Step 13 raises, step 14 ends the process, step 15 hangs."""
+    """Step 13 raises, step 14 ends the process, step 15 hangs, step 17 gives what cannot be sent."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -29,6 +29,8 @@ class FakeWorker:
             os._exit(3)
         if plan.step == 15:
             time.sleep(600)
+        if plan.step == 17:
+            return Done(StepOutput(plan.step, [[object()]]))
         return Done(StepOutput(plan.step, [[piece.row + 100 + self.rank] for piece in plan.slices]))
 
     def forward(self, plan):

@@ -70,6 +70,12 @@ def test_a_step_that_raises_ends_several_ranks_since_they_wait_for_each_other(ex
         step.result()
 
 
+def test_an_outcome_that_cannot_be_sent_ends_the_group(executor):
+    step = executor.submit(plan(17, 1))
+    with pytest.raises(ExecutorDead, match="worker 1: TypeError: Encoding objects of type object"):
+        step.result()
+
+
 def test_a_dead_rank_ends_the_group(executor):
     step = executor.submit(plan(14, 1))
     with pytest.raises(ExecutorDead, match=r"worker \d: its process ended with code 3"):

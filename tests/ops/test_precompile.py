@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not on this machine")
 
+import triton.language as tl
+
 from octavo.ops.triton.known import known_kernels
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +88,5 @@ def test_the_list_knows_the_kernels_as_they_are():
     for kernel in known_kernels():
         function = getattr(importlib.import_module(kernel.module), kernel.name)
         assert list(kernel.signature) == list(function.arg_names), kernel.name
+        types = [value for value in kernel.source().constants.values() if isinstance(value, tl.dtype)]
+        assert not types, f"{kernel.name}: Triton's cache takes {types} and strings of that name for one"

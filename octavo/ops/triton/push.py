@@ -37,7 +37,7 @@ def _packets(place, at, inside, call):
 def _push(
     x, y, places, calls, num_words, capacity, RANK: tl.constexpr, RANKS: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """KIND: "gather", or the type in which words are summed: "bf16", "fp16" (two a word) or "fp32"."""
+    """KIND: "gather", or as what words are summed (`KINDS`)."""
     program = tl.program_id(0)
     call = tl.load(calls + program) + 1
     at = program * BLOCK + tl.arange(0, BLOCK)

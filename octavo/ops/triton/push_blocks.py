@@ -29,7 +29,7 @@ def _push_blocks(
     x, y, places, calls, num_words, capacity, RANK: tl.constexpr, RANKS: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr,
     MAX_PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """KIND: the type in which words are summed: "bf16", "fp16" (two a word) or "fp32"."""
+    """KIND: as what words are summed (`KINDS`)."""
     program = tl.program_id(0)
     call = tl.load(calls + program) + 1
     at = program * BLOCK + tl.arange(0, BLOCK)

@@ -9,15 +9,16 @@ import torch
 import triton
 import triton.language as tl
 
-KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+# Not Triton's own names of types: a constant of that name and the type itself are one to its cache.
+KINDS = {torch.bfloat16: "bfloat", torch.float16: "half", torch.float32: "float"}
 
 
 @triton.jit
 def add_words(low, high, word, KIND: tl.constexpr):
     """The sums of the lower and of the upper numbers, float32, with those of `word` [N] int32; the upper ones are only of 16 bits."""
-    if KIND == "fp32":
+    if KIND == "float":
         low += word.to(tl.float32, bitcast=True)
-    elif KIND == "bf16":
+    elif KIND == "bfloat":
         low += (word << 16).to(tl.float32, bitcast=True)
         high += (word & -65536).to(tl.float32, bitcast=True)
     else:
@@ -29,9 +30,9 @@ def add_words(low, high, word, KIND: tl.constexpr):
 @triton.jit
 def as_words(low, high, KIND: tl.constexpr):
     """Sums back in words [N] int32."""
-    if KIND == "fp32":
+    if KIND == "float":
         word = low.to(tl.int32, bitcast=True)
-    elif KIND == "bf16":
+    elif KIND == "bfloat":
         first = low.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
         word = first | (high.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
     else:
