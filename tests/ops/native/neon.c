@@ -1,36 +1,55 @@
-/* A product with packed weights, run by an emulator of another machine: reads m, n, k and the packing, then x, codes and scales from standard
- * input, and writes the result to standard output. Linked with library.c and team.c. */
+/* Runs operations for a process on another machine, under an emulator. Each comes by standard input: its number, whether it stays on the calling
+ * thread, its arguments, and the memory that they point into, as it lies there. That memory goes back by standard output. Linked with library.c
+ * and team.c. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct team;
 struct team *octavo_open(int count, const int *cores);
 void octavo_run(struct team *team, int op, const void *args, int alone);
 
-enum { PACKED = 8 }; /* `Op` in binding.py */
-
-struct packed { /* as in packed.c */
-    const void *x, *codes, *scales, *bias, *norm, *residual;
-    void *out;
-    int64_t m, n, k, ldx, ldr, ldo, packing, gate, xtype, btype, otype;
-    double eps, scale;
+struct region {
+    uint64_t there, bytes; /* its address in the other process */
+    char *here;
 };
 
-static void *taken(size_t bytes) {
-    void *memory = malloc(bytes);
-    if (!memory || fread(memory, 1, bytes, stdin) != bytes)
-        exit(1);
-    return memory;
+static int take(void *to, size_t bytes) { return fread(to, 1, bytes, stdin) == bytes; }
+
+/* Pointers, which are what lies within a region, to where the region is here. */
+static void relocate(uint64_t *words, int64_t count, const struct region *regions, int64_t num) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t r = 0; r < num; r++)
+            if (words[i] - regions[r].there < regions[r].bytes) {
+                words[i] = (uint64_t)regions[r].here + (words[i] - regions[r].there);
+                break;
+            }
 }
 
 int main(void) {
-    int64_t *size = taken(4 * sizeof *size), m = size[0], n = size[1], k = size[2], packing = size[3], panels = (n + 15) / 16;
-    const void *x = taken((size_t)(m * k * 4)), *codes = taken((size_t)(panels * 16 * k / (packing == 2 ? 1 : 2)));
-    const void *scales = taken((size_t)(panels * 16 * k / 32 * (packing == 1 ? 2 : 1) * 2));
-    void *out = malloc((size_t)(m * n * 4));
-    struct packed args = {.x = x, .codes = codes, .scales = scales, .out = out, .m = m, .n = n, .k = k, .ldx = k, .ldo = n,
-                          .packing = packing, .scale = 1};
-    octavo_run(octavo_open(2, NULL), PACKED, &args, 0);
-    return fwrite(out, 4, (size_t)(m * n), stdout) != (size_t)(m * n);
+    struct team *team = octavo_open(2, NULL);
+    int64_t head[4]; /* op, alone, words of arguments, regions */
+    while (take(head, sizeof head)) {
+        uint64_t *words = malloc((size_t)head[2] * 8);
+        struct region *regions = calloc((size_t)head[3], sizeof *regions);
+        int whole = take(words, (size_t)head[2] * 8);
+        for (int64_t r = 0; r < head[3] && whole; r++) {
+            whole = take(regions + r, 16);
+            regions[r].here = malloc(regions[r].bytes); /* no larger: an emulator's memory ends there, too */
+            whole = whole && take(regions[r].here, regions[r].bytes);
+        }
+        if (!whole)
+            return 1;
+        relocate(words, head[2], regions, head[3]);
+        octavo_run(team, (int)head[0], words, (int)head[1]);
+        for (int64_t r = 0; r < head[3]; r++) {
+            fwrite(regions[r].here, 1, regions[r].bytes, stdout);
+            free(regions[r].here);
+        }
+        free(regions);
+        free(words);
+        fflush(stdout);
+    }
+    return 0;
 }
