@@ -40,7 +40,7 @@ def join(meeting: Meeting, rank: int, device: torch.device) -> Mesh:
 
 def groups_of(layout: Layout, rank: int, device: torch.device, patience: timedelta) -> Mesh:
     """The groups of this rank in a world that has met; every rank of it calls this."""
-    mine = partial(_join_groups, rank=rank, device=device, patience=patience)
+    mine = partial(_join_groups, rank=rank, device=device, patience=patience, made={})
     return Mesh(
         tp=mine(layout.groups(TENSOR), near=True), pp=mine(layout.groups(PIPELINE)), dp=mine(layout.groups(DATA), near=layout.experts),
         ep=mine(layout.groups(TENSOR, DATA)) if layout.experts else Group(),
@@ -62,17 +62,24 @@ class Host:
 
 
 def _join_groups(
-    groups: Sequence[Sequence[int]], rank: int, device: torch.device, patience: timedelta, near: bool = False
+    groups: Sequence[Sequence[int]],
+    rank: int,
+    device: torch.device,
+    patience: timedelta,
+    made: dict[tuple[int, ...], Any],
+    near: bool = False,
 ) -> Group:
     """This rank's one of the groups. All ranks make all groups, as torch.distributed wants it. `near`: they exchange small tensors in every
-    layer, and share memory for that where they are on one host."""
+    layer, and share memory for that where they are on one host. Ranks that are `made` to a group already are not connected twice."""
     mine = Group()
     for ranks in groups:
         if len(ranks) == 1:
             continue
-        made: Any = dist.new_group(list(ranks), timeout=patience)
+        key = tuple(ranks)
+        if key not in made:
+            made[key] = dist.new_group(list(ranks), timeout=patience)
         if rank in ranks:
-            mine = ProcessGroup(list(ranks).index(rank), len(ranks), made, share_memory(made, device) if near else None)
+            mine = ProcessGroup(key.index(rank), len(key), made[key], share_memory(made[key], device) if near else None)
     return mine
 
 

@@ -19,6 +19,7 @@ from octavo.plan.devices import MIB
 from octavo.plan.kv import kv_specs, rank_layout
 
 CONTEXT_BYTES = 600 * MIB  # what the driver and its libraries hold on a GPU
+LINK_BYTES = 2048 * MIB  # and what NCCL's connections and memory shared with other ranks hold there: 1.8 GiB were seen on two H200s
 MARGIN_BYTES = 150 * MIB  # left free, for what the arithmetic does not know
 GRAPH_BYTES = 8 * MIB  # a captured graph
 MOST_PASSES = 24  # captured passes over steps that are not all decodes: those of every size that is recorded by default
@@ -204,8 +205,13 @@ def costs(arch: Architecture, settings: Resolved) -> Costs:
         logits_bytes=max(0, sampling_bytes - activation_bytes),
         row_bytes=(seqs + 1) * (4 * tables + ROW_BYTES) + (num_slots(settings) + 1) * SLOT_BYTES * arch.vocab,
         graph_bytes=num_graphs * GRAPH_BYTES + inside if on_gpu else 0,
-        reserve_bytes=CONTEXT_BYTES + MARGIN_BYTES if on_gpu else 0,
+        reserve_bytes=(CONTEXT_BYTES + MARGIN_BYTES + (LINK_BYTES if _has_peers(settings) else 0)) if on_gpu else 0,
     )
+
+
+def _has_peers(settings: Resolved) -> bool:
+    """Whether a rank talks to others; replicas do where they share experts."""
+    return max(settings.tensor_parallel_size, settings.pipeline_parallel_size, settings.expert_parallel_size) > 1
 
 
 def sampled_at_once(vocab: int) -> int:
