@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.host.torch_ahead import load_torch_ahead
 from octavo.registry import Registry
 from octavo.types import (
     CompletionOutput,
@@ -33,6 +34,8 @@ _LATER = Registry(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "LLM":  # will want torch in this process
+        load_torch_ahead()
     if name in _LATER.places:
         return _LATER.load(name)
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")

@@ -53,10 +53,12 @@ def main() -> None:
 def one(asked: argparse.Namespace, model: str, kv_dtype: str) -> dict[str, Any]:
     words = [model, "--kv-cache-dtype", kv_dtype, "--one", *(word for flag in asked.flag for word in ("--flag", flag))]
     done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
-    plan_words = ["plan", model, "--device", asked.device, "--kv-cache-dtype", kv_dtype, "--gpu-memory-utilization", str(SHARE), "--json"]
+    row = json.loads(done.stdout.splitlines()[-1])
+    share, step = ["--gpu-memory-utilization", str(SHARE)], ["--max-num-batched-tokens", str(row["max_num_batched_tokens"])]
+    plan_words = ["plan", model, "--device", asked.device, "--kv-cache-dtype", kv_dtype, *share, *step, "--json"]
     told = subprocess.run([sys.executable, "-m", "octavo", *plan_words], stdout=subprocess.PIPE, text=True, check=True)
     planned = json.loads(told.stdout)["kv_tokens"]
-    return {"model": model, "kv_cache_dtype": kv_dtype, "planned_tokens": planned, **json.loads(done.stdout.splitlines()[-1])}
+    return {"model": model, "kv_cache_dtype": kv_dtype, "planned_tokens": planned, **row}
 
 
 def wrong(row: dict[str, Any]) -> list[str]:
@@ -96,7 +98,8 @@ def started(model: str, kv_dtype: str, flags: dict[str, Any]) -> dict[str, Any]:
     llm.generate(prompts, params, use_tqdm=False)
     arena = llm.inside[0].executor.worker.model.attention_layers[0].kv.untyped_storage().nbytes()
     found = {
-        "kv_tokens": llm.info["kv_tokens"], "kv_bytes": plan.kv_bytes, "arena_bytes": arena, "budget_bytes": plan.budget_bytes,
+        "kv_tokens": llm.info["kv_tokens"], "max_num_batched_tokens": settings.max_num_batched_tokens, "kv_bytes": plan.kv_bytes,
+        "arena_bytes": arena, "budget_bytes": plan.budget_bytes,
         "costs": {name: getattr(plan.costs, name) for name in plan.costs.__dataclass_fields__},
     }  # fmt: skip
     if torch.cuda.is_available():

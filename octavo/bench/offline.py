@@ -32,13 +32,15 @@ def run_once(llm: Generator, drawn: Drawn, clock: Clock = time.perf_counter) -> 
     return clock() - begin_s, sum(len(output.outputs[0].token_ids) for output in outputs)
 
 
-def decode(llm: Generator, vocab_size: int, input_len: int, output_len: int, clock: Clock = time.perf_counter) -> tuple[float, list[int]]:
-    """Seconds of one request with nothing beside it, and the tokens that it made."""
+def decode(
+    llm: Generator, vocab_size: int, input_len: int, output_len: int, clock: Clock = time.perf_counter
+) -> tuple[float, tuple[int, ...], list[int]]:
+    """Seconds of one request with nothing beside it, its prompt, and the tokens that it made."""
     (prompt,) = draw(Workload(1, input_len, output_len), vocab_size).prompts
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=output_len, detokenize=False)
     begin_s = clock()
     (output,) = llm.generate([{"prompt_token_ids": list(prompt)}], [params], use_tqdm=False)
-    return clock() - begin_s, list(output.outputs[0].token_ids)
+    return clock() - begin_s, prompt, list(output.outputs[0].token_ids)
 
 
 def throughput(llm: Generator, workload: Workload, vocab_size: int, seed: int, clock: Clock = time.perf_counter) -> dict[str, float]:

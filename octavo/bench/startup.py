@@ -34,7 +34,8 @@ class Start:
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
     meanwhile: Mapping[str, float] = field(default_factory=dict[str, float])  # what ran beside the stages
     ms_per_token: float = 0.0
-    token_ids: Sequence[int] = ()
+    differing: Sequence[Mapping[str, Any]] = ()  # from the first start's text (`octavo.bench.ties.Difference`)
+    told: Mapping[str, Any] | None = None  # that text
     failed: str = ""  # why there was no first token
 
     @property
@@ -75,9 +76,9 @@ class Bench:
         self.launch(["-c", FLOOR], {})
         return self.clock() - begin_s
 
-    def start(self, level: int, caches: Caches) -> Start:
-        """The first empty start of a level fills the folder that its filled ones find."""
-        task = {"flags": {**self.flags, "optimization_level": level}, "output_len": self.output_len}
+    def start(self, level: int, caches: Caches, told: Mapping[str, Any] | None = None) -> Start:
+        """The first empty start of a level fills the folder that its filled ones find. Its text is compared with what was `told`."""
+        task = {"flags": {**self.flags, "optimization_level": level}, "output_len": self.output_len, "told": told}
         filled = self.folder / f"level{level}"
         place = Path(mkdtemp(dir=self.folder)) if caches == "empty" and filled.exists() else filled
         place.mkdir(exist_ok=True)
@@ -88,7 +89,7 @@ class Bench:
         except StartFailed as error:
             return Start(level, caches, failed=str(error))
         stages = stages_of(begin_s, found["moments"], found["timeline"])
-        return Start(level, caches, stages, dict(found["meanwhile"]), found["ms_per_token"], found["token_ids"])
+        return Start(level, caches, stages, dict(found["meanwhile"]), found["ms_per_token"], found["differing"], found["told"])
 
 
 def stages_of(begin_s: float, moments: Mapping[str, float], timeline: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -110,26 +111,28 @@ def run(bench: Bench, levels: Sequence[int], caches: Sequence[Caches], repeat: i
     if caches[0] == "filled":
         for level in levels:
             bench.start(level, "empty")  # fills the folder and is not counted
+    told = None
     for _ in range(repeat):
         yield bench.floor_s()
         for level in levels:
             for kind in caches:
-                yield bench.start(level, kind)
+                start = bench.start(level, kind, told)
+                told = told or start.told
+                yield start
 
 
 def summarize(floors: Sequence[float], starts: Sequence[Start]) -> dict[str, Any]:
-    """Medians by level and caches, and how many tokens are those of the first level before one differs."""
+    """Medians by level and caches, and how many tokens are not those of the first start, of which most may be ties."""
     groups: dict[tuple[int, Caches], list[Start]] = {}
     for start in starts:
         groups.setdefault((start.level, start.caches), []).append(start)
-    expected = next((start.token_ids for start in starts if not start.failed), ())
     return {
         "floor_s": list(floors),
-        "starts": [_summary(level, caches, found, expected) for (level, caches), found in groups.items()],
+        "starts": [_summary(level, caches, found) for (level, caches), found in groups.items()],
     }
 
 
-def _summary(level: int, caches: Caches, starts: Sequence[Start], expected: Sequence[int]) -> dict[str, Any]:
+def _summary(level: int, caches: Caches, starts: Sequence[Start]) -> dict[str, Any]:
     head = {"level": level, "caches": caches, "runs": len(starts)}
     if failed := next((start.failed for start in starts if start.failed), ""):
         return {**head, "failed": failed}
@@ -139,17 +142,14 @@ def _summary(level: int, caches: Caches, starts: Sequence[Start], expected: Sequ
         "stages_s": _medians([start.stages for start in starts]),
         "meanwhile_s": _medians([start.meanwhile for start in starts]),
         "ms_per_token": [start.ms_per_token for start in starts],
-        "output_tokens": len(expected),
-        "tokens_equal": min(_num_equal(start.token_ids, expected) for start in starts),
+        "output_tokens": max(len((start.told or {}).get("token_ids", ())) for start in starts),
+        "ties": max(sum(one["tie"] for one in start.differing) for start in starts),
+        "differing": max(sum(not one["tie"] for one in start.differing) for start in starts),
     }
 
 
 def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(one.get(name, 0.0) for one in found) for name in dict.fromkeys(name for one in found for name in one)}
-
-
-def _num_equal(token_ids: Sequence[int], expected: Sequence[int]) -> int:
-    return next((place for place, (one, other) in enumerate(zip(token_ids, expected)) if one != other), min(len(token_ids), len(expected)))
 
 
 def as_table(result: Mapping[str, Any]) -> str:
@@ -169,8 +169,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     head = [f"-O{row['level']}", row["caches"]]
     if "failed" in row:
         return [*head, f"failed: {row['failed']}", "", ""]
-    equal, count = row["tokens_equal"], row["output_tokens"]
-    text = "equal" if equal == count else f"differs after {equal} of {count} tokens"
+    text = "equal" if not row["ties"] else f"equal but for ties in {row['ties']} of {row['output_tokens']} tokens"
+    if row["differing"]:
+        text = f"differs in {row['differing']} of {row['output_tokens']} tokens"
     return [*head, _spread(row["first_token_s"], 2), _spread(row["ms_per_token"], 2), text]
 
 

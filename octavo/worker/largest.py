@@ -30,6 +30,7 @@ def largest_step_bytes(runner: Runner, settings: Resolved, costs: Costs) -> int:
     """
     device = runner.rows.device
     torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()  # of what smaller steps have left in pieces; what this one takes, all others find room in
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:

@@ -22,14 +22,15 @@ MIXED_CHUNK = 3  # tokens of the one prompt that a mixed step reads on
 
 
 def warm_up(runner: Runner, settings: Resolved) -> None:
-    """Steps of prompts, each followed by a mixed one that samples them all.
+    """Steps of prompts, and for each number of them a mixed one that samples them all.
 
     A few prompts that fill the token budget, and ever smaller parts of it; then many short ones, in all numbers that no graph is captured
     for. What they leave in the KV memory is never looked at.
     """
     most_rows = settings.max_num_seqs
-    for each in _halves(settings.max_num_batched_tokens // min(NUM_PROMPTS, most_rows)):
-        _step_twice(runner, settings, min(NUM_PROMPTS, most_rows), each)
+    few = min(NUM_PROMPTS, most_rows)
+    for number, each in enumerate(_halves(settings.max_num_batched_tokens // few)):
+        _step_twice(runner, settings, few, each, mixed=number == 0)
     _step_twice(runner, settings, min(MORE_PROMPTS, most_rows), SMALLEST // 2)
     _step_twice(runner, settings, most_rows, SMALLEST // 2)
     captured = max(settings.graph_sizes, default=most_rows) if settings.graph_mode != "PIECEWISE" else 0  # there no step samples in a graph
@@ -38,8 +39,9 @@ def warm_up(runner: Runner, settings: Resolved) -> None:
             _step_twice(runner, settings, max(1, size - MIXED_CHUNK + 1), 2)
 
 
-def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int) -> None:
-    """A step of `num_rows` prompts of `each` tokens, or of as many as fit, then one that reads on in the first and decodes the others."""
+def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int, mixed: bool = True) -> None:
+    """A step of `num_rows` prompts of `each` tokens, or of as many as fit, then if `mixed` one that reads on in the first and decodes the
+    others."""
     room = min(settings.max_model_len, _tokens_that_fit(runner) // num_rows) - MIXED_CHUNK
     each = min(each, settings.max_num_batched_tokens // num_rows, room)
     if each < 1 or num_rows + MIXED_CHUNK - 1 > settings.max_num_batched_tokens:
@@ -51,7 +53,8 @@ def _step_twice(runner: Runner, settings: Resolved, num_rows: int, each: int) ->
         for row, rest in enumerate(rests)
     )
     runner.step(Plan(each, tuple(Slice(row, each, each, 0, False, tokens[:each]) for row in range(num_rows)), admitted)).result()
-    runner.step(Plan(each, tuple(Slice(row, each, rest, 0, True, tokens[:rest]) for row, rest in enumerate(rests)))).result()
+    if mixed:
+        runner.step(Plan(each, tuple(Slice(row, each, rest, 0, True, tokens[:rest]) for row, rest in enumerate(rests)))).result()
     runner.rows.apply(Plan(each, retired=tuple(range(num_rows))))
 
 

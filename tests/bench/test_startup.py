@@ -16,7 +16,7 @@ from tests.bench.test_knobs import TINY
 
 
 class Scripted:
-    """Answers as a start would, at a clock that moves a second with each; -O2 says another text, -O3 fails."""
+    """Answers as a start would, at a clock that moves a second with each; -O1 says a text with a tie, -O2 another one, -O3 fails."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -35,14 +35,18 @@ class Scripted:
         self.tasks.append((level, variables))
         if level == 3:
             raise startup.StartFailed("no room")
-        token_ids = [5] * task["output_len"]
-        if level == 2:
-            token_ids[3] = 6
+        told = {"prompt": [1], "token_ids": [5] * task["output_len"], "best": []}
+        assert task["told"] in (None, told)
+        differing = [{"place": 3, "token": 6, "behind": 0.01, "tie": True}] if level else []
+        differing += [{"place": 5, "token": 7, "behind": 2.0, "tie": False}] if level == 2 else []
         moments = {"begin": begin_s + 0.1, "imported": begin_s + 0.3, "ready": begin_s + 0.8, "first token": begin_s + 0.9}
         timeline = [["build model", 0.1], ["load weights", 0.2], ["load weights", 0.1]]
         return json.dumps(
-            {"moments": moments, "timeline": timeline, "meanwhile": [["driver", 0.2]], "ms_per_token": 2.0 + level, "token_ids": token_ids}
-        )
+            {
+                "moments": moments, "timeline": timeline, "meanwhile": [["driver", 0.2]], "ms_per_token": 2.0 + level, "told": told,
+                "differing": differing,
+            }
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -79,16 +83,17 @@ def test_where_only_filled_starts_are_asked_one_fills_first(script: Scripted, tm
 
 def test_the_command_says_start_speed_and_text_of_each_level(script: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "result.json"
-    words = ["bench", "startup", "m", "--levels", "0", "2", "3", "--caches", "empty", "--repeat", "1", "--output-len", "8"]
+    words = ["bench", "startup", "m", "--levels", "0", "1", "2", "3", "--caches", "empty", "--repeat", "1", "--output-len", "8"]
     assert main([*words, "--output-json", str(path)]) == 1, "one level does not start"
     shown = capsys.readouterr().out
     assert "| -O0 | empty | 0.90 | 2.00 | equal |" in shown
-    assert "| -O2 | empty | 0.90 | 4.00 | differs after 3 of 8 tokens |" in shown
+    assert "| -O1 | empty | 0.90 | 3.00 | equal but for ties in 1 of 8 tokens |" in shown
+    assert "| -O2 | empty | 0.90 | 4.00 | differs in 1 of 8 tokens |" in shown
     assert "| -O3 | empty | failed: no room |" in shown
     assert "| -O0 | empty | 0.10 | 0.20 | 0.10 | 0.30 | 0.10 | 0.10 |" in shown
     result = json.loads(path.read_text())
     assert {"command", "date", "device", "versions", "flags", "kind"} <= set(result)
-    assert [row["level"] for row in result["results"]["starts"]] == [0, 2, 3]
+    assert [row["level"] for row in result["results"]["starts"]] == [0, 1, 2, 3]
     assert result["results"]["floor_s"] == [1.0]
 
 
@@ -108,10 +113,14 @@ def test_a_tiny_model_starts_at_two_levels_with_one_text(tmp_path: Path) -> None
     flags: dict[str, Any] = {"model": str(tmp_path), "load_format": "dummy", "skip_tokenizer_init": True, "max_model_len": 64}
     flags |= {"kv_cache_memory_bytes": 1 << 20, "dtype": "float32"}
     bench = startup.Bench(flags, 6, tmp_path, lambda words, variables: startup.launch(words, {}))
-    starts = [bench.start(level, "empty") for level in (0, 2)]
+    first = bench.start(0, "empty")
+    starts = [first, bench.start(2, "empty", first.told)]
     assert [start.failed for start in starts] == ["", ""]
-    assert len(starts[0].token_ids) == 6
-    assert starts[0].token_ids == starts[1].token_ids
+    assert first.told
+    assert len(first.told["token_ids"]) == 6
+    assert [len(place) for place in first.told["best"]] == [20] * 6
+    assert starts[1].told == first.told
+    assert [start.differing for start in starts] == [[], []]
     assert {"python", "import torch", "load weights", "first token"} <= set(starts[0].stages)
     assert all(seconds > -0.001 for start in starts for seconds in start.stages.values())
 
