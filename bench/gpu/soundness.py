@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 WARMING = 0.2  # share of the requests after which memory counts
 MOST_OFF, MOST_GROWTH, MOST_GROWTH_CPU = 0.01, 0.001, 0.02
 KINDS = ("short", "long", "aborted", "several", "structured")
-AT_ONCE = 48
+AT_ONCE = 256
 
 
 def main() -> None:
