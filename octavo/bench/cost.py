@@ -152,12 +152,12 @@ def play(llm: Engine, make: LoadMaker, vocab_size: int) -> Measured:
 
 
 def simulated(
-    subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None, foreseen: Seconds | None = None
+    subject: Subject, model: CostModel, load: Load, settings: Resolved | None = None, foreseen: Seconds | None = None, seed: int = 1
 ) -> Record:
-    """The same load in the simulator; `foreseen` is what the engine knew of steps, if not `model`."""
+    """The same load in the simulator; `foreseen` is what the engine knew of steps, if not `model`. `seed` is of the swings of steps."""
     settings = settings or subject.settings
     foreseen = foreseen or model.seconds
-    return simulate(load, settings, kv_layout(subject.arch, settings), Swinging(model), foreseen=foreseen)[0]
+    return simulate(load, settings, kv_layout(subject.arch, settings), Swinging(model, seed), foreseen=foreseen)[0]
 
 
 def conclude(subject: Subject, measured: Mapping[str, Measured], folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from octavo.plan.devices import Device
 from octavo.plan.fit import fit
 from octavo.plan.timing import Timing
 from octavo.simulate.load import Kind, Synthetic
-from octavo.simulate.result import Record, summarize
+from octavo.simulate.result import summarize
 
 Figures = Mapping[str, float]
 # Lengths are spread, so that steps have all sizes: with few sizes a 99th percentile falls between two of them, and says which by chance.
@@ -28,6 +29,7 @@ USERS = {"short": 256, "mixed": 96}  # who are enough to keep a device busy
 FEW = 8  # part of them
 ROUNDS = 4  # requests of each of them, and as many in all of the few, by half
 AHEAD = 0.2  # of a load with a target, played before it is measured
+DRAWN = 5  # times a load is simulated: a 99th percentile of some hundred requests is chance by several percent
 LEAST = 12  # requests of a load, or it goes on for longer
 FIXED_TOKENS = 8192  # the step's budget that a target is compared with
 COMPARED = {
@@ -64,13 +66,6 @@ class Played:
     known: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what the engine took steps to cost; empty: as they did
 
 
-def capacity(record: Record) -> float:
-    """Requests a second that users got who wait for each other, without the beginning and the end."""
-    ended = sorted(one.last_s for one in record.served)
-    first, last = len(ended) // 5, len(ended) - 1 - len(ended) // 5
-    return (last - first) / max(1e-9, ended[last] - ended[first])
-
-
 class Bench:
     """Plays points to one engine, which goes on with other settings between them."""
 
@@ -80,7 +75,7 @@ class Bench:
         self.played: list[Played] = []
         self._told = told
 
-    def play(self, point: Point) -> Record:
+    def play(self, point: Point) -> Figures:
         loop, _ = self.llm.inside
         loop.adjust(replace(self.subject.settings, **point.settings))
         if "target_itl_s" in point.settings:  # an engine that serves has learned by how much steps exceed what is foreseen
@@ -89,7 +84,7 @@ class Bench:
         known = {**told_of(loop.costs.model), "caution": loop.costs.caution.factor} if loop.costs else {}
         self.played.append(Played(point, summarize(measured.record), measured.timings, known))
         self._told(self.played)
-        return measured.record
+        return figures(self.played[-1].figures)
 
 
 def run(bench: Bench, duration_s: float, target_itl_s: float, only_mixed: bool = False) -> None:
@@ -100,7 +95,7 @@ def run(bench: Bench, duration_s: float, target_itl_s: float, only_mixed: bool =
 
     def closed(name: str, kinds: tuple[Kind, ...], count: int, num_requests: int, **settings: Any) -> float:
         load = {"kinds": as_lists(kinds), "concurrency": count, "num_sessions": num_requests}
-        return capacity(bench.play(Point(f"{name}, {count} users", load, settings)))
+        return bench.play(Point(f"{name}, {count} users", load, settings))["requests/s"]
 
     def open_(name: str, kinds: tuple[Kind, ...], rate: float, **settings: Any) -> None:
         load = {"kinds": as_lists(kinds), "rate": rate, "duration_s": max(duration_s, LEAST / rate)}
@@ -141,11 +136,11 @@ def fit_to(subject: Subject, played: Iterable[Played]) -> CostModel:
 
 
 def compare(subject: Subject, model: CostModel, one: Played) -> dict[str, Any]:
-    """What was measured, what the simulator says, and how far that is off."""
+    """What was measured, what the simulator says on average, and how far that is off."""
     settings = replace(subject.settings, **one.point.settings)
-    record = simulated(subject, model, one.point.make(), settings, foreseen(subject, one.known) if one.known else None)
-    guess = summarize(record)
-    real, found = figures(one.figures), figures(guess)
+    known = foreseen(subject, one.known) if one.known else None
+    drawn = [figures(summarize(simulated(subject, model, one.point.make(), settings, known, seed))) for seed in range(1, DRAWN + 1)]
+    real, found = figures(one.figures), {name: statistics.fmean(one[name] for one in drawn) for name in COMPARED}
     names = WHILE_WAITING if one.point.closed else tuple(COMPARED)
     return {"name": one.point.name, "rows": {name: [real[name], found[name], found[name] / real[name] - 1] for name in names}}
 

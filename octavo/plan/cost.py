@@ -76,7 +76,8 @@ class Swing(NamedTuple):
     """By how much steps of one kind differ from what is foreseen of them: ratios in rising order, evenly spaced among what was measured."""
 
     launch: tuple[float, ...]
-    device: tuple[float, ...]
+    device: tuple[float, ...]  # of a device that has just multiplied nothing
+    warm: float = 0.0  # what is to be added for each share of the time before that went to products
 
 
 class StepTimes(NamedTuple):
@@ -285,6 +286,11 @@ class CostModel:
         device_s = sum(map(mul, self.coefficients, self.roofline.terms(shape))) + self.extra_s.get(size, 0.0)
         return StepTimes(device_s if self.roofline.on_host else sum(self.launch.terms(shape, size[0])), device_s)
 
+    def products_s(self, shape: StepShape) -> float:
+        """The part of the device's time in which its units for products are busy, as far as it goes beyond reading the weights."""
+        terms = self.roofline.terms(shape)
+        return self.coefficients.products * terms.products + self.coefficients.attention * terms.attention
+
     def seconds(self, shape: StepShape) -> float:
         """Of one such step after the other: the longer time hides the other."""
         return max(self.times(shape))
@@ -332,7 +338,8 @@ def learned(model: CostModel) -> dict[str, Any]:
 def relearn(first: CostModel, data: Mapping[str, Any]) -> CostModel:
     """`first` with what `learned` told of another. Raises KeyError, TypeError and ValueError for what it did not."""
     extra_s = {(Recorded(kind), int(size)): float(s) for kind, sizes in data.get("extra_s", {}).items() for size, s in sizes.items()}
-    swings = {Recorded(kind): Swing(tuple(one["launch"]), tuple(one["device"])) for kind, one in data.get("swings", {}).items()}
+    told = data.get("swings", {}).items()
+    swings = {Recorded(kind): Swing(tuple(one["launch"]), tuple(one["device"]), one["warm"]) for kind, one in told}
     terms, launch = Terms(**data["coefficients"]), Launch(**data["launch"])
     return replace(first, coefficients=terms, launch=launch, extra_s=extra_s, swings=swings)
 

@@ -214,7 +214,7 @@ def test_nothing_to_fit_to_is_an_error():
 def test_a_model_is_found_again_by_its_key_only(tmp_path: Path):
     arch, settings, device = parts(GEMMA3_1B)
     key = CostKey.of(arch, settings, device)
-    extra_s, swings = {(Recorded.WHOLE, 8): 1e-4, (Recorded.PASS, 128): -2e-4}, {Recorded.PASS: Swing((0.9, 1.1), (0.95, 1.0, 1.2))}
+    extra_s, swings = {(Recorded.WHOLE, 8): 1e-4, (Recorded.PASS, 128): -2e-4}, {Recorded.PASS: Swing((0.9, 1.1), (0.95, 1.0, 1.2), 0.1)}
     model = CostModel(Roofline.of(arch, settings, device), Launch(1e-3, 2e-3, 2e-2, 1e-6, 1e-7), TRUTH, "a test", extra_s, swings)
     save(tmp_path / key.file_name, key, model, {"median": 0.01})
     assert load(tmp_path / key.file_name, key) == model
