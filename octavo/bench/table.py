@@ -1,7 +1,7 @@
 """Fills the tables of the documents from the measured results: `python -m octavo.bench.table` (`make docs`).
 
-A result is the JSON that `octavo bench ... --output-json bench/results/NAME.json` wrote. In a document the text between the two marks
-is replaced; all other text is written by hand and stays.
+A result is the JSON that `octavo bench ... --output-json bench/results/NAME.json` wrote; those of `octavo bench startup` stand in
+bench/results/starts. In a document the text between two marks is replaced; all other text is written by hand and stays.
 """
 
 from __future__ import annotations
@@ -13,12 +13,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from octavo.bench.startup import as_table
+
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+BEGIN_STARTS, END_STARTS = "<!-- starts -->", "<!-- end of starts -->"
 NOTHING = "No result is recorded yet."
 HEAD = (
     *("model", "number format", "workload", "output tokens/s", "prompt tokens/s", "ms a token"),
     *("start to first tokens, s", "logits against -O0"),
 )
+
+
+def starts(folder: Path) -> str:
+    """What each of the folder's results of `octavo bench startup` says, in the order of file names."""
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return "\n\n".join(map(_starts, results)) or NOTHING
+
+
+def _starts(result: Mapping[str, Any]) -> str:
+    head = f"**{result['device']}, {result['flags']['model']}**"
+    return "\n\n".join((head, as_table(result["results"]), "Measured by:", _origin(result)))
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -94,18 +108,21 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def filled(document: str, text: str) -> str:
+def filled(document: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """The document with `text` between its marks. Raises ValueError where it has none."""
-    marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not marked.search(document):
-        raise ValueError(f"the document has no {BEGIN} ... {END}")
-    return marked.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", document)
+        raise ValueError(f"the document has no {begin} ... {end}")
+    return marked.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", document)
 
 
 def main(documents: Iterable[str]) -> None:
-    text = tables(read_results(Path("bench/results")))
+    results, begun = tables(read_results(Path("bench/results"))), starts(Path("bench/results/starts"))
     for path in map(Path, documents):
-        path.write_text(filled(path.read_text(encoding="utf-8"), text), encoding="utf-8")
+        page = filled(path.read_text(encoding="utf-8"), results)
+        if BEGIN_STARTS in page:
+            page = filled(page, begun, BEGIN_STARTS, END_STARTS)
+        path.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bench.table import BEGIN, END, NOTHING, filled, read_results, tables
+from octavo.bench.table import BEGIN, BEGIN_STARTS, END, END_STARTS, NOTHING, filled, read_results, starts, tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +30,7 @@ def result(**changes: Any) -> dict[str, Any]:
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert page == filled(page, tables(read_results(ROOT / "bench" / "results"))), "run `make docs`"
+    assert page == filled(page, starts(ROOT / "bench" / "results" / "starts"), BEGIN_STARTS, END_STARTS), "run `make docs`"
 
 
 def test_a_row_for_each_workload_and_a_table_for_each_device() -> None:

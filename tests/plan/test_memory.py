@@ -1,5 +1,6 @@
 """Memory arithmetic against published sizes and worked examples."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from octavo.plan.memory import (
     sequence_blocks,
     weight_bytes,
 )
+from octavo.plan.report import as_table
 from octavo.worker.memory import allocate, bind
 from tests.attention.kv_memory import Keeper
 from tests.plan.checkpoints import DEEPSEEK_V3, GEMMA3_1B, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_06B, QWEN3_30B_A3B, QWEN25_32B
@@ -128,6 +130,17 @@ def test_the_plan_adds_up_and_agrees_with_its_parts() -> None:
     assert plan.fits[-1] == (8192, int(plan.max_concurrency))
     counts = [count for _, count in plan.fits]
     assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize("config", [LLAMA3_8B, QWEN3_06B, GEMMA3_1B], ids=["llama3", "qwen3", "gemma3"])
+def test_the_printed_size_gives_the_same_blocks(config: dict[str, Any]) -> None:
+    device, arch = Device.named("h200"), read(config)
+    first = resolve(EngineConfig.from_flags(model="m"), config, device)
+    page = as_table(plan_memory(arch, first), first)
+    (printed,) = re.findall(r"this layout again: --kv-cache-memory-bytes (\d+)", page)
+    again = resolve(EngineConfig.from_flags(kv_cache_memory_bytes=printed, gpu_memory_utilization=0.5), config, device)
+    assert again.kv_bytes_exact
+    assert plan_memory(arch, again) == plan_memory(arch, first)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The largest step is one: all tokens, all sequences, each with a drawn token; and what it takes beside the plan is told."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from octavo.config.fields import ConfigError
 from octavo.config.resolved import Resolved
 from octavo.models.checkpoint import Checkpoint
 from octavo.plan.memory import Costs
-from octavo.worker import largest
+from octavo.worker import build, largest
 from octavo.worker.build import build_runner
 from tests.worker.test_warm import CONFIG
 
@@ -56,6 +57,21 @@ def test_more_than_planned_is_told(caplog):
     assert [record.message for record in caplog.records] == [
         "the largest step takes 7.0 MiB, and 5.0 MiB were planned: 2.0 MiB of the reserve"
     ]
+
+
+def test_an_exact_size_of_the_cache_leaves_it_out(run, monkeypatch):
+    runner, settings, _ = run()
+    monkeypatch.setattr(build, "largest_step_bytes", lambda runner, settings, costs: 7)
+    costs, stages = Costs(0, 0, 0, 0, 0, 0), []
+
+    def timed(name):
+        stages.append(name)
+        return nullcontext()
+
+    assert build.first_steps(runner, settings, costs, timed) == {"step_bytes": 7}
+    assert stages == ["warm up", "try largest step"]
+    assert build.first_steps(runner, replace(settings, kv_bytes_exact=True), costs, timed) == {}
+    assert stages[2:] == ["warm up"]
 
 
 def test_where_it_does_not_fit_that_is_said_at_the_start(run, monkeypatch):
