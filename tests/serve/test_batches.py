@@ -149,7 +149,8 @@ def test_a_file_that_is_no_batch_fails_with_its_lines(tmp_path: Path) -> None:
 
 
 def test_requests_of_batches_let_others_go_first(tmp_path: Path) -> None:
-    with served(Script(prefill_s=0.2), files_dir=str(tmp_path), batch_concurrency=1) as server:
+    prefills_s = iter([3.0])  # the first is under way when the others come
+    with served(lambda request, index: Script(prefill_s=next(prefills_s, 0.05)), files_dir=str(tmp_path), batch_concurrency=1) as server:
         api = ask(server)
         batch = begin(api, lines(3))
         while not server.engine.requests:
