@@ -29,11 +29,17 @@ class Observer(Protocol):
 
     def started(self, following: Following[Any]) -> None: ...
 
-    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
+    def progressed(self, growing: Growing, num_tokens: int) -> None:
         """That many tokens of a continuation are new."""
         ...
 
     def ended(self, state: State[Any], reason: FinishReason) -> None: ...
+
+
+class Teller(Protocol):
+    """Tells a caller of more text of one continuation, maybe none."""
+
+    def tell(self, text: str) -> None: ...
 
 
 class Following(Generic[T]):
@@ -53,7 +59,7 @@ class Following(Generic[T]):
         observer: Observer,
         tell: Callable[[T], None],
         ended: Callable[[Exception | None], None],
-        tell_text: Callable[[int], Callable[[str], None]] | None = None,
+        tell_text: Callable[[int], Teller] | None = None,
     ) -> None:
         self.state = state
         self._tell_text = tell_text
@@ -81,9 +87,9 @@ class Following(Generic[T]):
 
     def taker(self, index: int) -> Callable[[int], None]:
         growing = self.state.growing(index)
-        if self._tell_text is None or growing is None:
+        if self._tell_text is None or growing is None or not growing.by_text:
             return partial(self.take_token, index)
-        return TextTaker(self, index, growing, self._observer, self._tell_text(index)).take
+        return TextTaker(self, growing, self._observer, self._tell_text(index)).take
 
     def take_token(self, index: int, token_id: int) -> None:
         self.take(SequenceOutput(self.state.request.id, index, (token_id,)))
@@ -94,12 +100,13 @@ class Following(Generic[T]):
 
     def _take(self, news: SequenceOutput) -> None:
         state = self.state
-        told = state.num_output_tokens
+        growing = state.growing(news.index)
+        told = 0 if growing is None else growing.num_tokens
         output, stopped = state.feed((news,))
         for index, num_tokens in stopped:
             self._engine.finish(state.request.id, index, FinishReason.STOP, num_tokens)
-        if state.num_output_tokens > told:
-            self._observer.progressed(state, news.index, state.num_output_tokens - told)
+        if growing is not None and growing.num_tokens > told:
+            self._observer.progressed(growing, growing.num_tokens - told)
         if state.finished:
             self._close(_reason(state))
         if output is not None:
@@ -136,28 +143,28 @@ class Following(Generic[T]):
 
 
 class TextTaker:
-    """Takes the tokens of one continuation, of which its text is all that is told."""
+    """Takes the tokens of one continuation, of which its text is all that is told.
 
-    __slots__ = ("_following", "_growing", "_index", "_progressed", "_state", "_tell")
+    Between two tokens of a stream come those of hundreds of others: what is reached from here is cold, so it is kept to few objects.
+    """
 
-    def __init__(
-        self, following: Following[Any], index: int, growing: Growing, observer: Observer, tell: Callable[[str], None]
-    ) -> None:
-        self._following, self._index = following, index
-        self._state = following.state
+    __slots__ = ("_following", "_growing", "_observer", "_teller")
+
+    def __init__(self, following: Following[Any], growing: Growing, observer: Observer, teller: Teller) -> None:
+        self._following = following
         self._growing = growing
-        self._progressed = observer.progressed
-        self._tell = tell
+        self._observer = observer
+        self._teller = teller
 
     def take(self, token_id: int) -> None:
+        growing = self._growing
         try:
-            text = self._growing.short_text(token_id)
+            text = growing.short_text(token_id)
             if text is None:
-                self._following.take_token(self._index, token_id)
-                return
-            self._state.num_output_tokens += 1
-            self._progressed(self._state, self._index, 1)
-            self._tell(text)
+                self._following.take_token(growing.index, token_id)
+            else:
+                self._observer.progressed(growing, 1)
+                self._teller.tell(text)
         except Exception as error:
             self._following.fail(error)
 
@@ -230,7 +237,7 @@ class Named:
     def started(self, following: Following[Any]) -> None:
         self._running[following.state.request.id] = (self._name, following)
 
-    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
+    def progressed(self, growing: Growing, num_tokens: int) -> None:
         pass
 
     def ended(self, state: State[Any], reason: FinishReason) -> None:

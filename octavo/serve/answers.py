@@ -9,16 +9,18 @@ from typing import Any, Protocol
 
 import msgspec
 
+from octavo.async_llm import Teller
 from octavo.serve import sse
 from octavo.serve.errors import ApiError
 from octavo.serve.front import Front, cache_advice
 from octavo.serve.parts import CallArguments, CallBegin, Content, Part, Reasoning
 from octavo.serve.schemas import Answer, OctavoFacts, PromptTokensDetails, SamplingBody, Usage
+from octavo.serve.writer import Writer
 from octavo.text.pooling import EngineFailed
 from octavo.types import CompletionOutput, Logprob, Request, RequestOutput
 
 LOWEST_LOGPROB = -9999.0  # JSON has no infinity
-Kind = type[Part] | int  # of a growing part; a number: arguments of that call
+Growth = Content | Reasoning | CallArguments  # more text of one part
 PromptPositions = list[dict[int, Logprob] | None]
 
 
@@ -74,7 +76,7 @@ class Call:
     cache_miss: str | None = None
     _seen: set[int] = field(default_factory=set[int])  # places that have given output
     _opened: set[int] = field(default_factory=set[int])  # choices of which a stream has said something
-    _templates: dict[tuple[int, Kind], sse.TextTemplate] = field(default_factory=dict[tuple[int, "Kind"], sse.TextTemplate])
+    _contents: dict[int, sse.TextTemplate] = field(default_factory=dict[int, sse.TextTemplate])  # by the choice
 
     async def whole(self) -> bytes:
         outputs: dict[int, RequestOutput] = {}
@@ -98,7 +100,8 @@ class Call:
             answer.prompt_token_ids = first.prompt_token_ids
         return sse.encode(answer)
 
-    async def write_events(self, write: Callable[[bytes], None]) -> None:
+    async def write_events(self, writer: Writer) -> None:
+        write = writer.write
         options = self.body.stream_options
         running_usage = bool(options and options.continuous_usage_stats)
         with_usage = bool(options and options.include_usage) or self.front.config.enable_force_include_usage
@@ -111,9 +114,9 @@ class Call:
 
         plain, n = self.shape.plain, self.requests[0].params.n
 
-        def tell_text(place: int, index: int) -> Callable[[str], None]:
+        def tell_text(place: int, index: int) -> Teller:
             choice = place * n + index
-            return self._contents_of(choice).teller(write) if plain else self._parts_teller(choice, write)
+            return self._contents_of(choice).teller(writer) if plain else PartsTeller(self, choice, writer)
 
         states = [self.front.text_state(request, prompt) for request, prompt in zip(self.requests, self.prompts)]
         by_text = self.shape.by_text and not running_usage
@@ -146,29 +149,18 @@ class Call:
 
     def _contents_of(self, index: int) -> sse.TextTemplate:
         """Of a choice's content."""
-        return self._template(index, Content, Content(""))
-
-    def _parts_teller(self, index: int, write: Callable[[bytes], None]) -> Callable[[str], None]:
-        """Who reads more of a choice's text and writes an event of each part: of most of them only the text is new."""
-        parts_of = self.shape.reader(index)
-
-        def tell(text: str) -> None:
-            for part in parts_of(text):
-                if isinstance(part, CallBegin):
-                    write(sse.event(self._chunk(self.shape.delta(index, part))))
-                else:
-                    kind = part.call if isinstance(part, CallArguments) else type(part)
-                    write(self._template(index, kind, part).event(part.text))
-
-        return tell
-
-    def _template(self, index: int, kind: Kind, part: Content | Reasoning | CallArguments) -> sse.TextTemplate:
-        """Of parts of this kind, as `part` is."""
-        template = self._templates.get((index, kind))
+        template = self._contents.get(index)
         if template is None:
-            made = sse.TextTemplate(lambda text: self._chunk(self.shape.delta(index, part._replace(text=text))))
-            template = self._templates[index, kind] = made
+            template = self._contents[index] = self.template(index, Content(""))
         return template
+
+    def template(self, index: int, part: Growth) -> sse.TextTemplate:
+        """Of parts of the kind of `part`."""
+        return sse.TextTemplate(lambda text: self.chunk_of(index, part._replace(text=text)))
+
+    def chunk_of(self, index: int, part: Part) -> Answer:
+        """What a stream says of a part."""
+        return self._chunk(self.shape.delta(index, part))
 
     def _count(self, place: int, output: RequestOutput) -> None:
         for one in output.outputs:
@@ -198,6 +190,28 @@ class Call:
         if not self.body.return_cache_miss:
             return OctavoFacts(self.num_cached_tokens)
         return OctavoFacts(self.num_cached_tokens, self.cache_miss, cache_advice(self.cache_miss) or msgspec.UNSET)
+
+
+class PartsTeller:
+    """Reads the text of a choice and writes an event of each part: of most of them only the text is new."""
+
+    __slots__ = ("_call", "_index", "_parts_of", "_templates", "_writer")
+
+    def __init__(self, call: Call, index: int, writer: Writer) -> None:
+        self._call, self._index, self._writer = call, index, writer
+        self._parts_of = call.shape.reader(index)
+        self._templates: dict[type[Part] | int, sse.TextTemplate] = {}  # by the kind of part; a number: arguments of that call
+
+    def tell(self, text: str) -> None:
+        for part in self._parts_of(text):
+            if isinstance(part, CallBegin):
+                self._writer.write(sse.event(self._call.chunk_of(self._index, part)))
+                continue
+            kind = part.call if isinstance(part, CallArguments) else type(part)
+            template = self._templates.get(kind)
+            if template is None:
+                template = self._templates[kind] = self._call.template(self._index, part)
+            self._writer.write(template.event(part.text))
 
 
 def finite(logprob: float) -> float:

@@ -50,7 +50,7 @@ class Answerable(Whole, Protocol):
 class Direct(Whole, Protocol):
     """One whose stream is written by calls, as the engine's news come: the cheap way, for what is told token by token."""
 
-    async def write_events(self, write: Callable[[bytes], None]) -> None: ...
+    async def write_events(self, writer: Writer) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ async def send_events(call: Answerable | Direct, writer: Writer) -> None:
     """The status is sent with the first event, so that what fails before it has an honest status. What fails later is told as an event."""
     try:
         if isinstance(call, Direct):
-            await call.write_events(writer.write)
+            await call.write_events(writer)
         else:
             async with aclosing(call.events()) as events:
                 async for chunk in events:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from octavo.async_llm import Following, follow
+from octavo.async_llm import Following, Teller, follow
 from octavo.config.server import ServerConfig
 from octavo.engine.client import AsyncEngine, EngineDead, EngineStats
 from octavo.ledger import Ledger
@@ -29,13 +29,13 @@ from octavo.text.detokenize import Tokenizer
 from octavo.text.intake import Intake
 from octavo.text.output import RequestState
 from octavo.text.pooling import EmbeddingSpace
-from octavo.text.state import Output, State
+from octavo.text.state import Growing, Output, State
 from octavo.text.template import ChatTemplate
 from octavo.types import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("octavo.serve")
 T = TypeVar("T")
-TextTeller = Callable[[int, int], Callable[[str], None]]  # by a request's place and a continuation of it
+TellText = Callable[[int, int], Teller]  # by a request's place and a continuation of it
 MAX_TENANT_CHARACTERS = 128
 CACHE_ADVICE = {  # by the reason that a miss begins with
     "tokens": "put what changes from request to request after what stays the same",
@@ -147,7 +147,7 @@ class Front:
         return follow(self.engine, state, Counting(self))
 
     async def tell(
-        self, states: Sequence[State[T]], tell: Callable[[int, T], None], tell_text: TextTeller | None = None
+        self, states: Sequence[State[T]], tell: Callable[[int, T], None], tell_text: TellText | None = None
     ) -> None:
         """Run several requests to their ends, by calls. `tell` gets each output with its request's place; who gets the text of one more
         token where that is all, `tell_text`, if given, says. One that fails ends all, and so does leaving early.
@@ -185,15 +185,16 @@ class Front:
 class Counting:
     """Keeps the front's counts of one request."""
 
-    __slots__ = ("_clock", "_front", "_gap", "_generated", "_last_s", "_place", "_span")
+    __slots__ = ("_begun", "_clock", "_front", "_gaps", "_generated", "_place", "_span", "_state")
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._clock = front.clock
-        self._generated, self._gap = front.generated, front.metrics.inter_token_latency.observe
-        self._last_s: dict[int, float] = {}  # when the last tokens of each continuation came
+        self._generated, self._gaps = front.generated, front.metrics.inter_token_latency
+        self._begun = False  # some token has come
 
     def started(self, following: Following[Any]) -> None:
+        self._state: State[Any] = following.state
         front, request = self._front, following.state.request
         front.running[request.id] = following
         self._span = front.traces.started(request)
@@ -203,24 +204,27 @@ class Counting:
         if front.config.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", request.id, len(request.prompt_token_ids), request.params)
 
-    def progressed(self, state: State[Any], index: int, num_tokens: int) -> None:
+    def progressed(self, growing: Growing, num_tokens: int) -> None:
         now_s = self._clock()
         for counts in self._generated:
             counts.add("generation_tokens", num_tokens)
-        last_s = self._last_s.get(index)
-        if last_s is not None:
-            self._gap(now_s - last_s)
-        elif not self._last_s:
-            self._front.queue.left(self._place, read=True)
-            self._tell_cache_miss(state)
-            self._front.metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
-        self._last_s[index] = now_s
+        told_s, growing.told_s = growing.told_s, now_s
+        if told_s is not None:
+            self._gaps.observe(now_s - told_s)
+        elif not self._begun:
+            self._begun = True
+            self._first_came(self._state)
+
+    def _first_came(self, state: State[Any]) -> None:
+        self._front.queue.left(self._place, read=True)
+        self._tell_cache_miss(state)
+        self._front.metrics.first_token(state.metrics, len(state.request.prompt_token_ids), state.num_cached_tokens or 0)
 
     def ended(self, state: State[Any], reason: FinishReason) -> None:
         front = self._front
         del front.running[state.request.id]
         front.account.ended()
-        if not self._last_s:
+        if not self._begun:
             answered = reason in (FinishReason.STOP, FinishReason.LENGTH)  # without a token: a vector
             front.queue.left(self._place, read=answered)
             if answered:

@@ -22,11 +22,21 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
+        self._way = Way(transport)
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._request_came()
+        self._way.open = False
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._way.open = False
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._way.open = not self.transport.is_closing()
+        super().resume_writing()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -40,7 +50,7 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()  # the application starts at the event loop's next turn
         scope: MutableMapping[str, Any] = self.scope  # pyright: ignore[reportAssignmentType]
         if self.cycle is not None and self.cycle.scope is self.scope:
-            scope["extensions"] = {EXTENSION: Body(self.cycle).write}
+            scope["extensions"] = {EXTENSION: Body(self.cycle, self._way).write}
 
     def _await_request(self) -> None:
         if self._patience is None:
@@ -52,21 +62,33 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
 
+class Way:
+    """To a client. `open` while it is there and reads."""
+
+    __slots__ = ("open", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport, self.open = transport, True
+
+
 class Body:
     """The body of an answer that has begun."""
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    __slots__ = ("_chunked", "_cycle", "_way")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
+    def __init__(self, cycle: RequestResponseCycle, way: Way) -> None:
+        self._cycle, self._way = cycle, way
+        self._chunked: bool | None = None  # not known before the answer begins
 
     def write(self, data: bytes) -> bool:
-        """Send a piece, which is not empty. False: the client does not read, or its answer has a length; `send` knows what to do."""
-        cycle = self._cycle
-        if self._flow.write_paused or not cycle.chunked_encoding:
+        """Send a piece, which is not empty. False: the client has left or does not read, or its answer has a length; `send` knows what to
+        do."""
+        if self._chunked is None:
+            self._chunked = self._cycle.chunked_encoding
+        way = self._way
+        if not way.open or not self._chunked:
             return False
-        if not cycle.disconnected:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        way.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
 

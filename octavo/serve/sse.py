@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from octavo.serve.writer import Writer
+
 DONE = b"data: [DONE]\n\n"
 encode = msgspec.json.Encoder().encode
 MARK = "\x00text\x00"
@@ -27,17 +29,23 @@ class TextTemplate:
     __slots__ = ("_around",)
 
     def __init__(self, chunk: Callable[[str], msgspec.Struct]) -> None:
-        self._around = event(chunk(MARK)).split(encode(MARK))
+        self._around = tuple(event(chunk(MARK)).split(encode(MARK)))
 
     def event(self, text: str) -> bytes:
         return encode(text).join(self._around)
 
-    def teller(self, write: Callable[[bytes], None]) -> Callable[[str], None]:
-        """Who writes an event of each text that is not empty."""
-        around = self._around
+    def teller(self, writer: Writer) -> TextTeller:
+        return TextTeller(self._around, writer)
 
-        def tell(text: str) -> None:
-            if text:
-                write(encode(text).join(around))
 
-        return tell
+class TextTeller:
+    """Writes an event of each text that is not empty."""
+
+    __slots__ = ("_around", "_writer")
+
+    def __init__(self, around: tuple[bytes, ...], writer: Writer) -> None:
+        self._around, self._writer = around, writer
+
+    def tell(self, text: str) -> None:
+        if text:
+            self._writer.write(encode(text).join(self._around))

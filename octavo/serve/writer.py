@@ -14,8 +14,7 @@ MAX_KEPT_BYTES = 16 << 20  # for a client that does not read; the answer of one 
 
 
 class Turn:
-    """A turn of the event loop. What its writers were given is sent at its end: a client gets a step's news as one piece, and work on
-    texts does not take turns with the kernel's on sockets."""
+    """A turn of the event loop. What its writers could not send directly is sent at its end: a client gets a step's news as one piece."""
 
     def __init__(self) -> None:
         self._writers: list[Writer] = []
@@ -40,8 +39,8 @@ class Writer:
     """The body of one answer, sent at the end of each turn. The status line goes out with the first piece.
 
     `send` is an ASGI server's: it ends at once, unless the client reads too slowly. Then what comes is kept, and sent as one piece later.
-    `direct` is a cheaper way for all but the first piece; it says whether it could send. When more than `MAX_KEPT_BYTES` are kept, the
-    client is given up: they are dropped, and `leave` is called.
+    `direct` is a cheaper way for all but the first piece, of a server that itself sends at the end of a turn; it says whether it could.
+    When more than `MAX_KEPT_BYTES` are kept, the client is given up: they are dropped, and `leave` is called.
     """
 
     __slots__ = ("_begun", "_direct", "_first", "_kept", "_late", "_late_bytes", "_leave", "_send", "_turn", "started")
@@ -71,6 +70,8 @@ class Writer:
             self._keep(data)
             return
         if not self._kept:
+            if self._begun and self._direct is not None and self._direct(data):
+                return
             self._turn.add(self)
         self._kept.append(data)
 
@@ -81,8 +82,7 @@ class Writer:
             return
         data = kept[0] if len(kept) == 1 else b"".join(kept)
         kept.clear()
-        if not self._begun or self._direct is None or not self._direct(data):
-            self._attempt(self._piece(data))
+        self._attempt(self._piece(data))
 
     def give_up(self) -> None:
         """The client gets no more."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octavo.text.detokenize import Detokenizer, Tokenizer
 from octavo.text.logprobs import decode_position
-from octavo.text.stops import StopScanner, StopStrings
+from octavo.text.stops import StopScanner, StopStrings, stop_strings
 from octavo.types import (
     CompletionOutput,
     FinishReason,
@@ -29,8 +29,8 @@ class Continuation:
 
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_goes_on", "_include_stop", "_interval", "_logprobs", "_min_tokens", "_num_characters",
-        "_num_told", "_pieces", "_scanner", "_text_offsets", "_token_ids", "_tokenizer", "_with_logprobs", "deferred", "finish_reason",
-        "index", "num_tokens", "stop_reason",
+        "_num_told", "_pieces", "_scanner", "_text_offsets", "_token_ids", "_tokenizer", "_with_logprobs", "by_text", "deferred",
+        "finish_reason", "index", "num_tokens", "stop_reason", "told_s",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +39,7 @@ class Continuation:
         params = request.params
         self.index = index
         self.num_tokens = 0
+        self.told_s: float | None = None
         self._num_told = 0  # of them, when something was given last
         self._interval = interval
         self.finish_reason: FinishReason | None = None
@@ -58,13 +59,10 @@ class Continuation:
         if tokenizer is not None and params.detokenize:
             self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, context=request.prompt_token_ids)
         self._goes_on = False  # it has begun and not ended
+        more = self._with_logprobs or params.prompt_logprobs is not None or params.output_kind is not OutputKind.DELTA
+        self.by_text = self._detokenizer is not None and not more
         # Where nobody looks at the text before its end, and nothing in it can end it, tokens are only kept until then.
         self.deferred = params.output_kind is OutputKind.FINAL_ONLY and self._scanner is None and not self._with_logprobs
-
-    @property
-    def by_text(self) -> bool:
-        """Whether its text is all that there is to tell of it."""
-        return self._detokenizer is not None and not self._with_logprobs
 
     def short_text(self, token_id: int) -> str | None:
         """Take in one more token of a stream of deltas; the text that is certain now. None, and nothing is done, where it begins or ends
@@ -215,7 +213,7 @@ class RequestState:
 
     __slots__ = (
         "_clock", "_num_open", "_prompt_logprobs", "_prompt_logprobs_given", "cache_miss", "continuations", "metrics", "num_cached_tokens",
-        "num_output_tokens", "prompt", "request",
+        "prompt", "request",
     )  # fmt: skip
 
     def __init__(
@@ -235,9 +233,8 @@ class RequestState:
         self.num_cached_tokens: int | None = None
         self.cache_miss: str | None = None
         self._clock = clock
-        stops = StopStrings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
+        stops = stop_strings(params.stop) if params.stop else None  # pyright: ignore[reportArgumentType]
         self.continuations = [Continuation(index, request, tokenizer, stops, interval) for index in range(params.n)]
-        self.num_output_tokens = 0  # of all continuations, without those past a stop string
         self._num_open = params.n
         asked = params.prompt_logprobs is not None and len(request.prompt_token_ids) > 0
         self._prompt_logprobs = PromptLogprobs(request.prompt_token_ids, tokenizer) if asked else None
@@ -248,13 +245,16 @@ class RequestState:
         return self._num_open == 0
 
     @property
+    def num_output_tokens(self) -> int:
+        """Of all continuations, without those past a stop string."""
+        return sum(continuation.num_tokens for continuation in self.continuations)
+
+    @property
     def finish_reasons(self) -> set[FinishReason | None]:
         return {continuation.finish_reason for continuation in self.continuations}
 
-    def growing(self, index: int) -> Continuation | None:
-        """A continuation of a stream of deltas, if its text is all that there is to tell of it. For callers that want no token ids."""
-        told = self.request.params.output_kind is OutputKind.DELTA and self._prompt_logprobs is None
-        return self.continuations[index] if told and self.continuations[index].by_text else None
+    def growing(self, index: int) -> Continuation:
+        return self.continuations[index]
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[RequestOutput | None, list[tuple[int, int]]]:
         """What the caller is to be told now, if anything, and the continuations that a stop string ended, as (index, number of tokens):
@@ -267,13 +267,10 @@ class RequestState:
                 continue
             if continuation.deferred and one.finish_reason is None and one.num_cached_tokens is None and not one.prompt_logprobs:
                 continuation.keep(one.token_ids)  # the usual news of an offline batch: nothing to tell anybody
-                self.num_output_tokens += len(one.token_ids)
                 continue
             self._note(one)
-            told = continuation.num_tokens
             if continuation.push(one):
                 stopped.append((one.index, continuation.num_tokens))
-            self.num_output_tokens += continuation.num_tokens - told
             self._num_open -= continuation.finish_reason is not None
             if continuation not in changed and (one.token_ids or one.finish_reason):
                 changed.append(continuation)

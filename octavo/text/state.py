@@ -11,7 +11,12 @@ Output = TypeVar("Output", covariant=True)
 
 
 class Growing(Protocol):
-    """A continuation of which a stream tells the text and no more."""
+    """A continuation."""
+
+    index: int
+    num_tokens: int
+    told_s: float | None  # when its last tokens came, if whoever follows it keeps that
+    by_text: bool  # whether a stream tells its text and no more, so that `short_text` may be asked
 
     def short_text(self, token_id: int) -> str | None:
         """The text, maybe none, that news of one token and no more makes certain; None, and nothing is done, where `State.feed` must look
@@ -26,7 +31,6 @@ class State(Protocol[Output]):
     metrics: RequestMetrics
     num_cached_tokens: int | None
     cache_miss: str | None
-    num_output_tokens: int  # that the caller was given
 
     @property
     def finished(self) -> bool: ...
@@ -36,8 +40,13 @@ class State(Protocol[Output]):
         """Of its continuations; None: not ended."""
         ...
 
+    @property
+    def num_output_tokens(self) -> int:
+        """Of all continuations, without those past a stop string."""
+        ...
+
     def growing(self, index: int) -> Growing | None:
-        """A continuation, if its text can be told without `feed`: whoever does so counts its tokens in `num_output_tokens`."""
+        """A continuation, where there are any."""
         ...
 
     def feed(self, news: Iterable[SequenceOutput]) -> tuple[Output | None, list[tuple[int, int]]]:

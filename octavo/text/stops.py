@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
+
+SHARED_CHARACTERS = 256
 
 
 class StopStrings:
@@ -57,6 +60,16 @@ class StopStrings:
 
     def step(self, state: int, character: str) -> int:
         return self._step(state, character, self.fallback)
+
+
+def stop_strings(strings: Sequence[str]) -> StopStrings:
+    """Compiled; requests with the same few share them."""
+    return _shared(tuple(strings)) if sum(map(len, strings)) <= SHARED_CHARACTERS else StopStrings(strings)
+
+
+@lru_cache(maxsize=64)
+def _shared(strings: tuple[str, ...]) -> StopStrings:
+    return StopStrings(strings)
 
 
 class StopScanner:
