@@ -29,7 +29,10 @@ def main() -> None:
             results["invariant" if invariant else "usual"] = {"error": repr(error)}
     for name, found in results.items():
         print(name, found)
-    (Path(os.environ.get("OUT", ".")) / "invariant.json").write_text(json.dumps(results, indent=1))
+    from octavo.bench.report import circumstances
+
+    found = {**circumstances([]), "command": " ".join(["python bench/gpu/invariant.py", *sys.argv[1:]]), **results}
+    (Path(os.environ.get("OUT", ".")) / "invariant.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(model: str, invariant: bool) -> dict[str, object]:
