@@ -27,6 +27,7 @@ from octavo.host.place import Place
 from octavo.logs import start_logging
 
 ANYWHERE = Place()
+BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from octavo.engine.process import main; main()"
 FIRST_WORD_GRACE_S = 0.5  # after the first death: others that end of it may have been quicker to say so
 
 
@@ -124,10 +125,11 @@ class Status:
 def spawn(target: str, *args: Any, place: Place = ANYWHERE, fds: Sequence[int] = ()) -> Child:
     """Start a process that calls `target` ("module:function") with its `Status` and `args`, which are pickled.
 
-    It is in its `place` before its interpreter runs; `fds` stay open in it under the same numbers. Raises `PlaceError`.
+    It is in its `place` before its interpreter runs; `fds` stay open in it under the same numbers. It finds what the parent finds, by the
+    same import path, and only after that what lies in the working folder. Raises `PlaceError`.
     """
     read_fd, write_fd = os.pipe()
-    command = [sys.executable, "-m", "octavo.engine.process", str(write_fd)]
+    command = [sys.executable, "-P", "-c", BEGIN, str(write_fd), *sys.path, os.getcwd()]
     process = place.run(
         lambda: subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write_fd, *fds), env=place.environment())
     )
@@ -182,6 +184,3 @@ def main() -> None:
         end_with(status, error)
     os._exit(0)  # no interpreter shutdown: device runtimes and thread teams have nothing left to say
 
-
-if __name__ == "__main__":
-    main()
