@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,10 @@ class Captured:
     size: int
     replay: Replay
     sampled: Sampled
+
+    def first(self, num_slices: int) -> Captured:
+        """For a step of fewer sequences than it was padded to."""
+        return replace(self, sampled=self.sampled.first(num_slices))
 
 
 class DecodeGraphs:
@@ -65,12 +69,13 @@ class DecodeGraphs:
             captured = self._find(plan, recipe, length)
             if captured is not None:
                 self._show([piece.row for piece in plan.slices], captured.size)
+                captured = captured.first(len(plan.slices))
             self._last = plan.slices, length, captured
         captured = self._last[2]
         if captured is None:
             return None
         captured.replay()
-        sampled = captured.sampled.first(len(plan.slices))
+        sampled = captured.sampled
         return sampled if sampled.tokens.is_cuda else sampled.copied()  # on a GPU the copy to the host comes before the next step
 
     def _length(self, longest: int) -> int:
