@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from octavo.config.compat import FOREIGN
 from octavo.config.engine import COMPOUND, COMPOUND_SHORT, ENGINE_TOPICS, EngineConfig, accept, build, canonical, names_of
-from octavo.config.fields import ConfigError, Setting, UnknownSetting, option, settings_of, shown
+from octavo.config.fields import ConfigError, Setting, UnknownSetting, option, parse_value, settings_of, shown
 
 COMMAND_LINE = "command line"
 PRESETS = Path(__file__).parents[1] / "config" / "presets"
@@ -122,7 +122,7 @@ def _read_preset(name: str) -> dict[str, Any]:
 
 def _take_dotted(argv: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Remove `--name.key value` and collect them as {name: {key: value}}."""
-    shorts = {short: option(name) for name, short in (*COMPOUND_SHORT.items(), ("speculative_config", "-sc"))}
+    shorts = {short: option(name) for name, short in (*COMPOUND_SHORT.items(), ("compilation_config", "-O"), ("speculative_config", "-sc"))}
     rest: list[str] = []
     found: dict[str, dict[str, Any]] = {}
     words = iter(argv)
@@ -169,10 +169,12 @@ def _read_command_line(
             _add(parser, (*foreign.short, option(name)), name, foreign.takes == "switch", foreign.takes == "list")
     for name in COMPOUND:
         _add(parser, (COMPOUND_SHORT[name], option(name)), name, False, False)
-    known, unknown = parser.parse_known_args(argv)
+    known, unknown = parser.parse_known_args([_plain_switch(word, parser) for word in argv])
     if unknown:
         _refuse_unknown(unknown, parser)
     values = vars(known)
+    if str(values.get("_positional")).lower() in ("true", "false"):
+        raise CommandLineError(f"{values['_positional']} belongs to no flag; write --x, --no-x or --x=false, as in --no-enforce-eager")
     if positional and "_positional" in values:
         values[positional] = values.pop("_positional")
     for name, keys in dotted.items():
@@ -195,6 +197,16 @@ def _add(parser: argparse.ArgumentParser, names: tuple[str, ...], name: str, is_
         parser.add_argument(*names, dest=name, nargs="+", action="extend")
     else:
         parser.add_argument(*names, dest=name)
+
+
+def _plain_switch(word: str, parser: argparse.ArgumentParser) -> str:
+    """--enforce-eager=false -> --no-enforce-eager; every other word stays as it is. Raises `ConfigError`."""
+    name, equals, value = word.partition("=")
+    action = parser._option_string_actions.get(name)  # pyright: ignore[reportPrivateUsage]
+    if not equals or action is None or action.nargs != 0:
+        return word
+    wanted = parse_value(action.dest, bool, value) is bool(action.const)
+    return option(action.dest) if wanted else "--no-" + option(action.dest)[2:]
 
 
 def _refuse_unknown(unknown: list[str], parser: argparse.ArgumentParser) -> NoReturn:

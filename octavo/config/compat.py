@@ -20,7 +20,7 @@ class Foreign:
     short: tuple[str, ...] = ()
 
     def harmless_value(self, value: object) -> bool:
-        asked_nothing = value is None or value is False or value in ("", "None", "none", {}, [], ())
+        asked_nothing = value is None or value is False or value in ("", "None", "none", "null", "{}", "[]", {}, [], ())
         return asked_nothing or str(value).lower() in {str(known).lower() for known in self.harmless}
 
 

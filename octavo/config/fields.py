@@ -8,6 +8,7 @@ import json
 import math
 import types
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -132,6 +133,14 @@ def human_int(text: str) -> int:
     return int(number) * 1024**power  # a fraction of 1024 is refused, as a typing error would pass otherwise
 
 
+def _listed(item: Any) -> list[Any]:
+    """What a text such as '["a", "b"]' holds; anything else is one item."""
+    if isinstance(item, str) and item.startswith("["):
+        with suppress(ValueError):
+            return json.loads(item)
+    return [item]
+
+
 def _is_union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
 
@@ -145,7 +154,7 @@ def parse_value(name: str, kind: Any, value: Any) -> Any:
         return _parse_choice(name, get_args(kind), value)
     if origin is tuple:
         items = cast("list[Any]", list(value) if isinstance(value, (list, tuple)) else [value])  # pyright: ignore[reportUnknownArgumentType]
-        return tuple(parse_value(name, get_args(kind)[0], item) for item in items)
+        return tuple(parse_value(name, get_args(kind)[0], inner) for item in items for inner in _listed(item))
     if origin is dict:
         return _parse_mapping(name, value)
     return {bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_text}[kind](name, value)

@@ -53,7 +53,15 @@ def read(line: str) -> Settings:
         ('--compilation-config {"cudagraph_mode":"piecewise"}', "cudagraph_mode", "PIECEWISE"),
         ("-cc 3", "optimization_level", 3),
         ("-ac.backend reference", "attention_backend", "reference"),
+        ("-O.cudagraph_mode NONE", "cudagraph_mode", "NONE"),
         ("--cudagraph-capture-sizes 1 2 4", "cudagraph_capture_sizes", (1, 2, 4)),
+        ("--cudagraph-capture-sizes [1,2,4]", "cudagraph_capture_sizes", (1, 2, 4)),
+        ('--allowed-origins ["http://a","http://b"]', "allowed_origins", ("http://a", "http://b")),
+        ("--allowed-origins [a", "allowed_origins", ("[a",)),
+        ("--enable-prefix-caching=false", "enable_prefix_caching", False),
+        ("--enable_prefix_caching=True", "enable_prefix_caching", True),
+        ("--no-enable-prefix-caching=1", "enable_prefix_caching", False),
+        ("--no-enable-prefix-caching=off", "enable_prefix_caching", True),
     ],
 )
 def test_ways_to_write_a_flag(line: str, name: str, value: object) -> None:
@@ -83,6 +91,8 @@ def test_every_setting_has_its_flag() -> None:
         ("--config", CommandLineError, "needs a file"),
         ("--config nothing.yaml", CommandLineError, "nothing.yaml cannot be read"),
         ("--hf-overrides.a", CommandLineError, "needs a value"),
+        ("--enforce-eager False", CommandLineError, "write .* --no-enforce-eager"),
+        ("--enforce-eager=perhaps", ConfigError, "--enforce-eager = 'perhaps' .* true or false"),
     ],
 )
 def test_wrong_lines_say_what_is_wrong(line: str, error: type[Exception], says: str) -> None:

@@ -113,7 +113,7 @@ def test_a_foreign_flag_is_noted_or_refused_with_its_reason(name: str, caplog: p
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_foreign_flag_that_asks_for_nothing_passes_in_silence(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    for nothing in (None, False, "", *FOREIGN[name].harmless):
+    for nothing in (None, False, "", "{}", *FOREIGN[name].harmless):
         EngineConfig.from_flags(**{name: nothing})
     assert not caplog.records
 
