@@ -14,7 +14,7 @@ from octavo.models.load import load
 from octavo.models.registry import build_model
 from octavo.ops.expand_blocks import DEQUANTIZE
 from tests.models.gguf_files import hyperparameters, write_gguf
-from tests.ops.test_expand_blocks import random_blocks
+from tests.ops.blocks import random_blocks
 
 HIDDEN, HEADS = 256, 4  # a row is at least one block of 256 values
 SIZES = {"embedding_length": HIDDEN, "feed_forward_length": HIDDEN, "block_count": 1, "attention.head_count_kv": HEADS}

@@ -5,18 +5,9 @@ import torch
 
 from octavo.models.gguf_reader import BLOCK_TYPES
 from octavo.ops.expand_blocks import CHUNK_VALUES, DEQUANTIZE, dequantize
+from tests.ops.blocks import random_blocks
 
 QUANTIZED_BY_GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
-HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-
-
-def random_blocks(kind: str, num_blocks: int, seed: int = 0) -> np.ndarray:
-    """Blocks of any bytes, but for the float16 numbers in them, which are kept finite."""
-    _, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    blocks = np.random.default_rng(seed).integers(0, 256, (num_blocks, num_bytes), dtype=np.uint8)
-    for at in HALVES.get(kind, (0,)):
-        blocks[:, at + 1] &= 0xBF  # without the top bit of the exponent a number is below 2
-    return blocks
 
 
 def test_block_sizes_are_those_of_the_format():

@@ -12,7 +12,7 @@ from octavo.ops.gated import gelu_tanh_mul, silu_mul
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
-from tests.ops.test_expand_blocks import random_blocks
+from tests.ops.blocks import random_blocks
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}  # two units in the last place of the two short ones
