@@ -69,7 +69,13 @@ def require(note: Note, folder: Path) -> None:
 
 def differences(here: Note, there: Note) -> list[str]:
     names = dict.fromkeys((*here, *there))
-    return [f"{name} ({here.get(name)} here, {there.get(name)} there)" for name in names if here.get(name) != there.get(name)]
+    return [f"{name} ({_told(here.get(name))} here, {_told(there.get(name))} there)" for name in names if here.get(name) != there.get(name)]
+
+
+def _told(value: str | None) -> str:
+    """A list of sizes may be a page long."""
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:12].rstrip()} ... {text[-12:].lstrip()}"
 
 
 def keep(note: Note, folder: Path) -> None:

@@ -46,6 +46,12 @@ def test_the_nearest_start_is_the_one_that_is_told(tmp_path, monkeypatch):
     assert "--kv-cache-dtype" not in str(miss.value)
 
 
+def test_what_is_long_is_cut():
+    one, other = ({"--cudagraph-capture-sizes": str(tuple(range(1, most)))} for most in (33, 201))
+    (told,) = starts.differences(one, other)
+    assert told == "--cudagraph-capture-sizes ((1, 2, 3, 4, ... 30, 31, 32) here, (1, 2, 3, 4, ... 8, 199, 200) there)"
+
+
 def test_what_is_named_are_flags():
     assert set(starts.FLAGS.values()) <= set(names_of(ENGINE_TOPICS))
     assert set(starts.FLAGS) <= set(Resolved.__dataclass_fields__)
