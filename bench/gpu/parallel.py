@@ -158,13 +158,14 @@ def experts(num_ranks: int) -> list[dict]:
 
 
 def compared(config: dict, layouts: Sequence[dict]) -> list[dict]:
-    """Greedy texts and their log-probabilities of a small random model by these flags, against the first."""
+    """Texts of a small random model by these flags, against the first's: tokens alike before the first difference, and by how much of
+    log-probability the first preferred its token where a greedy text parts from its own: little, unless something is wrong."""
     from octavo import LLM, SamplingParams
 
     folder = tempfile.mkdtemp()
     save_model(Path(folder), config)
     prompts = [{"prompt_token_ids": [3 + (7 * row + 11 * i) % 30_000 for i in range(20 + 13 * row)]} for row in range(12)]
-    found, first = [], None
+    found, first, likely = [], None, []
     for flags in layouts:
         llm = LLM(folder, skip_tokenizer_init=True, max_model_len=1024, gpu_memory_utilization=0.3, max_num_seqs=64, **flags)
         row: dict = {"flags": flags}
@@ -174,8 +175,12 @@ def compared(config: dict, layouts: Sequence[dict]) -> list[dict]:
             ("random", SamplingParams(temperature=1.0, top_p=0.9, seed=5, max_tokens=32, ignore_eos=True, detokenize=False)),
         ):
             row[name] = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+        if first is None:
+            params = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True, logprobs=20, detokenize=False)
+            likely = [output.outputs[0].logprobs for output in llm.generate(prompts, params, use_tqdm=False)]
         llm.close()
         first = first or row
+        row["greedy_parted_by"] = sorted(gap for gap in map(preference, first["greedy"], row["greedy"], likely) if gap is not None)
         for name in ("greedy", "logprobs", "random"):
             same = [agreeing(a, b) for a, b in zip(first[name], row.pop(name) if row is not first else first[name])]
             row[f"{name}_tokens_alike"] = sum(same)
@@ -189,6 +194,15 @@ def compared(config: dict, layouts: Sequence[dict]) -> list[dict]:
 def agreeing(a: list[int], b: list[int]) -> int:
     """Tokens before the first difference: in bfloat16 sums of parts are rounded otherwise, so long texts part some time."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+
+
+def preference(a: list[int], b: list[int], likely: list) -> float | None:
+    """Of a's token over b's where they part; None where they do not, infinite where b's is not among the likely ones."""
+    at = agreeing(a, b)
+    if at == len(a):
+        return None
+    ours, theirs = likely[at].get(a[at]), likely[at].get(b[at])
+    return round(ours.logprob - theirs.logprob, 4) if ours and theirs else float("inf")
 
 
 def save_model(folder: Path, config: dict) -> None:
