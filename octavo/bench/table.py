@@ -1,13 +1,14 @@
 """Fills the tables of the documents from the measured results: `python -m octavo.bench.table` (`make docs`).
 
 A result is the JSON that `octavo bench ... --output-json bench/results/NAME.json` wrote; those of `octavo bench startup` stand in
-bench/results/starts. In a document the text between two marks is replaced; all other text is written by hand and stays.
+bench/results/starts. In a document the text between two marks is replaced: by all results, by all starts, or by a summary, which sets their
+medians beside what other engines gave (`bench/peers.json`). All other text is written by hand and stays.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 
 from octavo.bench.startup import as_table
 
-BEGIN, END = "<!-- results -->", "<!-- end of results -->"
-BEGIN_STARTS, END_STARTS = "<!-- starts -->", "<!-- end of starts -->"
+MARKS = {name: (f"<!-- {name} -->", f"<!-- end of {name} -->") for name in ("results", "starts", "summary")}
+LEVEL = 2  # that engines start with unless told otherwise
 NOTHING = "No result is recorded yet."
 HEAD = (
     *("model", "number format", "workload", "output tokens/s", "prompt tokens/s", "ms a token"),
@@ -24,15 +25,19 @@ HEAD = (
 )
 
 
-def starts(folder: Path) -> str:
-    """What each of the folder's results of `octavo bench startup` says, in the order of file names."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+def starts(results: Iterable[Mapping[str, Any]]) -> str:
+    """What each result of `octavo bench startup` says."""
     return "\n\n".join(map(_starts, results)) or NOTHING
 
 
 def _starts(result: Mapping[str, Any]) -> str:
     head = f"**{result['device']}, {result['flags']['model']}**"
     return "\n\n".join((head, as_table(result["results"]), "Measured by:", _origin(result)))
+
+
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+    """Every result of `octavo bench startup` in the folder, in the order of file names."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -108,21 +113,73 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def filled(document: str, text: str, begin: str = BEGIN, end: str = END) -> str:
-    """The document with `text` between its marks. Raises ValueError where it has none."""
-    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not marked.search(document):
-        raise ValueError(f"the document has no {begin} ... {end}")
-    return marked.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", document)
+def summary(results: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, Any]]) -> str:
+    """A row for each figure of another engine, with Octavo's median of the same model, device, layout and workload beside it.
+
+    A peer names what is compared: `device`, `model`, `workload` in words, `unit`, its `engine` and `figure`; and either `octavo`, where
+    both were measured in turn, or where to look it up: `on` (a device), `config`, and of a start its `caches`, else `case`, `figures` (a
+    name in the results), and the `flags` that make its layout.
+    """
+    known = list(results)
+    head = ("device", "model", "workload", "Octavo", "another engine", "times as fast")
+    return "\n".join([_line(head), _line(["---"] * len(head)), *(_line(_compared(peer, known)) for peer in peers)])
+
+
+def _compared(peer: Mapping[str, Any], results: list[Mapping[str, Any]]) -> list[str]:
+    own = peer["octavo"] if "octavo" in peer else _median(peer, results)
+    less_is_better = not peer["unit"].endswith("/s")
+    times = peer["figure"] / own if less_is_better else own / peer["figure"]
+    return [
+        *(peer[name] for name in ("device", "model", "workload")),
+        f"{_number(own)} {peer['unit']}",
+        f"{_number(peer['figure'])} ({peer['engine']})",
+        f"{times:.2f}",
+    ]
+
+
+def _median(peer: Mapping[str, Any], results: list[Mapping[str, Any]]) -> float:
+    """Raises ValueError where no result is of what the peer names."""
+    layout = peer.get("flags", {})
+    alike = [
+        result["results"]
+        for result in results
+        if result["device"] == peer["on"]
+        and Path(str(result["flags"].get("model"))).name == peer["config"]
+        and {name: value for name, value in result["flags"].items() if name.endswith("_size") or name.startswith("enable_")} == layout
+    ]
+    if "caches" in peer:
+        of_level = [start for found in alike for start in found.get("starts", ()) if start["level"] == LEVEL]
+        figures = [seconds for start in of_level if start["caches"] == peer["caches"] for seconds in start["first_token_s"]]
+    else:
+        figures = [found[peer["case"]][peer["figures"]] for found in alike if peer["case"] in found]
+    if not figures:
+        raise ValueError(f"no result of {peer['workload']} for {peer['config']} on {peer['on']} with {layout or 'no flags'}")
+    return statistics.median(figures)
+
+
+def filled(document: str, texts: Mapping[str, str]) -> str:
+    """The document with each text between the marks of its name. Raises ValueError where it has none of them."""
+    found = [name for name in texts if MARKS[name][0] in document]
+    if not found:
+        raise ValueError(f"the document has no {' and no '.join(begin for begin, _ in MARKS.values())}")
+    for name in found:
+        begin, end = MARKS[name]
+        before, _, rest = document.partition(begin)
+        document = f"{before}{begin}\n\n{texts[name]}\n\n{end}{rest.partition(end)[2]}"
+    return document
+
+
+def texts(bench: Path) -> dict[str, str]:
+    """What goes between the marks, from a folder with results and peers."""
+    results, begun = read_results(bench / "results"), read_starts(bench / "results" / "starts")
+    peers = json.loads((bench / "peers.json").read_text(encoding="utf-8"))
+    return {"results": tables(results), "starts": starts(begun), "summary": summary([*results, *begun], peers)}
 
 
 def main(documents: Iterable[str]) -> None:
-    results, begun = tables(read_results(Path("bench/results"))), starts(Path("bench/results/starts"))
+    found = texts(Path("bench"))
     for path in map(Path, documents):
-        page = filled(path.read_text(encoding="utf-8"), results)
-        if BEGIN_STARTS in page:
-            page = filled(page, begun, BEGIN_STARTS, END_STARTS)
-        path.write_text(page, encoding="utf-8")
+        path.write_text(filled(path.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":
