@@ -101,7 +101,9 @@ def open_checkpoint(
     if wrong.get(load_format):
         raise CheckpointError(f"load_format = {load_format!r} does not fit {source}; use 'auto'")
     config = hugging_face_config(gguf) if gguf is not None else read_config(source / "config.json")
-    own = None if tokenizer is None else find_model(tokenizer, revision=tokenizer_revision, download_dir=download_dir, weights=False)
+    own = None
+    if tokenizer is not None:
+        own = find_model(tokenizer, revision=tokenizer_revision, download_dir=download_dir, weights=False, field="tokenizer")
     return Checkpoint(
         name=model,
         source=source,

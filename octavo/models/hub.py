@@ -30,11 +30,14 @@ ALIASES: Mapping[str, Bundled] = {
 }
 
 
-def find_model(model: str, *, revision: str | None = None, download_dir: str | None = None, weights: bool = True) -> Path:
+def find_model(
+    model: str, *, revision: str | None = None, download_dir: str | None = None, weights: bool = True, field: str = "model"
+) -> Path:
     """The folder or .gguf file that `model` names, fetched from the hub where it has to be.
 
     Tried in this order: an existing path, a bundled alias, a hub id (`owner/name`, or `owner/name:Q4_K_M` for one .gguf file of it).
-    `weights=False` leaves the weights on the hub. Raises `CheckpointError` that says what was tried and what to do.
+    `weights=False` leaves the weights on the hub; `field` is the setting that names it. Raises `CheckpointError` that says what was tried
+    and what to do.
     """
     path = Path(model).expanduser()
     if model and path.exists():
@@ -43,8 +46,8 @@ def find_model(model: str, *, revision: str | None = None, download_dir: str | N
         return _bundled(model, ALIASES[model])
     name, _, file = model.partition(":")
     if model.endswith(".gguf") or model.startswith(("/", "./", "../", "~")) or not HUB_ID.fullmatch(name):
-        raise CheckpointError(f"model = {model!r}: there is no such file or folder, and it is not an id of the hub (owner/name)")
-    return _from_hub(name, file, revision, download_dir, weights)
+        raise CheckpointError(f"{field} = {model!r}: there is no such file or folder, and it is not an id of the hub (owner/name)")
+    return _from_hub(field, name, file, revision, download_dir, weights)
 
 
 def _bundled(alias: str, bundled: Bundled) -> Path:
@@ -58,11 +61,11 @@ def _bundled(alias: str, bundled: Bundled) -> Path:
     )
 
 
-def _from_hub(name: str, file: str, revision: str | None, download_dir: str | None, weights: bool) -> Path:
+def _from_hub(field: str, name: str, file: str, revision: str | None, download_dir: str | None, weights: bool) -> Path:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise CheckpointError(f"model = {name!r} is no path here; to fetch it from the hub: pip install huggingface_hub") from error
+        raise CheckpointError(f"{field} = {name!r} is no path here; to fetch it from the hub: pip install huggingface_hub") from error
     patterns = [*SMALL_FILES, *(WEIGHT_FILES if weights else ())]
     if file:
         patterns = [f"*{file}*.gguf", f"*{file.lower()}*.gguf", f"*{file.upper()}*.gguf"]
@@ -70,7 +73,7 @@ def _from_hub(name: str, file: str, revision: str | None, download_dir: str | No
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=patterns))
     except Exception as error:  # the hub library and the network below it raise many kinds; each ends here with the same advice
         raise CheckpointError(
-            f"model = {name!r} (revision {revision or 'main'}) is neither a path nor in the hub's cache on this machine, and fetching it "
+            f"{field} = {name!r} (revision {revision or 'main'}) is neither a path nor in the hub's cache on this machine, and fetching it "
             f"failed: {_first_line(error)}. Check the id, the network, HF_TOKEN for gated models, and that HF_HUB_OFFLINE is not set."
         ) from error
     if not file:
@@ -78,7 +81,7 @@ def _from_hub(name: str, file: str, revision: str | None, download_dir: str | No
     found = sorted(path for path in folder.rglob("*.gguf") if file.lower() in path.name.lower())
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise CheckpointError(f"model = '{name}:{file}': exactly one .gguf file must match; matching: {names}")
+        raise CheckpointError(f"{field} = '{name}:{file}': exactly one .gguf file must match; matching: {names}")
     return found[0]
 
 

@@ -92,6 +92,8 @@ def test_another_tokeniser_may_be_named(folder, tmp_path):
     with pytest.raises(TokenizerError, match=r"bare: there is no tokenizer\.json.*--tokenizer"):
         open_checkpoint(str(bare)).tokenizer()
     assert open_checkpoint(str(bare), tokenizer=str(folder)).tokenizer().encode("a") == [2]
+    with pytest.raises(CheckpointError, match="tokenizer = '/no/such'"):
+        open_checkpoint(str(bare), tokenizer="/no/such")
     assert open_checkpoint(str(bare), tokenizer="smollm2-135m").tokenizer().vocab_size == 49152
 
 
