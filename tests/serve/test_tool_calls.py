@@ -79,6 +79,23 @@ def test_the_deltas_join_to_the_whole(cuts, per_step, logprobs, token_ids, max_t
     asyncio.run(compare())
 
 
+@pytest.mark.parametrize(
+    ("pieces", "more", "content", "reason"),
+    [
+        (["answer ", "<tool", "_cE", "ND", "x"], {"stop": ["END"]}, "answer <tool_c", "stop"),  # while the parser holds text back
+        (["hello ", "<tool", "_ca", "ll>"], {"max_tokens": 3}, "hello <tool_ca", "length"),
+    ],
+)
+async def test_a_beginning_that_becomes_no_call_is_content_streamed_or_not(
+    pieces: list[str], more: dict[str, Any], content: str, reason: str
+) -> None:
+    async with client(Script(pieces), **AUTO) as api:
+        body = {"messages": HELLO, "tools": TOOLS, **more}
+        answer = whole((await api.post(CHAT, body)).json()["choices"][0])
+        assert answer[:4] == (content, "", [], reason)
+        assert joined(await api.events(CHAT, body)) == answer
+
+
 async def test_two_calls_have_their_own_ids_and_the_reason_says_so() -> None:
     async with client(Script([CALLS[at : at + 3] for at in range(0, len(CALLS), 3)]), **AUTO) as api:
         answer = (await api.post(CHAT, {"messages": HELLO, "tools": TOOLS, "max_tokens": 60, "n": 2})).json()
