@@ -4,8 +4,9 @@
 
 The kinds are mixed by one seed: short and long ones, streams, several texts at once, JSON by a schema, such as cannot be run, and such
 whose client leaves, before anything has come or in the middle. `paced` is `bench.paced`, whose steps take a millisecond; `real` is
-`octavo serve`. After a warm-up of a fifth the memory of each process is compared with that of the last tenth. The exit code is 1 if
-anything does not hold.
+`octavo serve`. First come as many of the largest as there will ever be requests at once: memory that a server has for its largest steps is
+the machine's until it is written to, which would look like growth whenever a step is larger than all before. After a warm-up of a fifth
+the memory of each process is compared with that of the last tenth. The exit code is 1 if anything does not hold.
 """
 
 from __future__ import annotations
@@ -127,6 +128,10 @@ def several_body(draw: random.Random) -> dict[str, Any]:
     return {"prompt": prompt(draw, 1, 30), "max_tokens": draw.randint(1, 6), "n": draw.randint(2, 4), "temperature": 1.0}
 
 
+def largest_body(draw: random.Random) -> dict[str, Any]:
+    return {"prompt": prompt(draw, 120, 120), "max_tokens": 24, "ignore_eos": True, "n": 4, "temperature": 1.0, "logprobs": 2}
+
+
 def left_body(draw: random.Random) -> dict[str, Any]:
     return {"prompt": prompt(draw, 1, 40), "max_tokens": 200, "ignore_eos": True, "n": draw.choice([1, 1, 2])}
 
@@ -146,6 +151,7 @@ KINDS = {  # name -> how often in a hundred, and what
     "several": (10, Kind(COMPLETIONS, several_body, whole)),
     "structured": (8, Kind(CHAT, structured_body, fits_schema)),
     "invalid": (10, Kind(COMPLETIONS, bad_body, refused, valid=False)),
+    "largest": (0, Kind(COMPLETIONS, largest_body, whole)),  # only at the beginning
     "left before": (4, Kind(COMPLETIONS, left_body, streamed, leaves="before")),
     "left in the middle": (4, Kind(COMPLETIONS, lambda draw: {**left_body(draw), "stream": True}, streamed, leaves="middle")),
 }
@@ -166,6 +172,7 @@ class Soak:
         numbers = iter(range(num_requests))
         pool = Pool(Address.parse(self.server.url), {})
         every = max(1, num_requests // READINGS)
+        await asyncio.gather(*(self._send_kind("largest", random.Random(f"{self.seed} largest {n}"), pool) for n in range(concurrency)))
         await asyncio.gather(*(self._send_all(numbers, pool, every) for _ in range(concurrency)))
         pool.close()
 
@@ -173,12 +180,13 @@ class Soak:
         for number in numbers:
             draw = random.Random(f"{self.seed} {number}")
             (name,) = draw.choices(list(KINDS), weights=[share for share, _ in KINDS.values()])
-            self.sent[name] += 1
-            await self._send(name, KINDS[name][1], draw, pool)
+            await self._send_kind(name, draw, pool)
             if number % every == 0:
                 self.memory.append((number, self.server.resident_bytes()))
 
-    async def _send(self, name: str, kind: Kind, draw: random.Random, pool: Pool) -> None:
+    async def _send_kind(self, name: str, draw: random.Random, pool: Pool) -> None:
+        self.sent[name] += 1
+        kind = KINDS[name][1]
         asked, answer = kind.body(draw), Answer()
         sending = asyncio.ensure_future(pool.request("POST", kind.route, json.dumps(asked).encode(), answer))
         if kind.leaves is not None:
@@ -283,7 +291,7 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="of octavo serve, after --")
     asked = parser.parse_args()
     result, wrong = soak([*COMMANDS[asked.engine], *asked.flags], asked.requests, asked.concurrency, asked.seed)
-    grown = [f"{name} grew by {one['growth']:.1%}" for name, one in result["memory"].items() if one["growth"] > MOST_GROWTH]
+    grown = [f"{name} grew by {one['growth']:.1%}" for name, one in result["memory"].items() if one["growth"] >= MOST_GROWTH]
     told = {"command": "python -m bench.soak " + " ".join(sys.argv[1:]), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     told |= {"device": device_name(), "cores": os.cpu_count(), "versions": versions(), "engine": asked.engine, **result}
     print(json.dumps(told))
