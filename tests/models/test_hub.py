@@ -1,7 +1,7 @@
 import importlib.util
 from pathlib import Path
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from octavo.models.hub import ALIASES, find_model
