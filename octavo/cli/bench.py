@@ -25,7 +25,9 @@ class BenchOptions:
         Flag("latency: one batch, again and again; throughput: all requests at once; cost: steps of many shapes, for plan and simulate"),
     ] = None
     case: Annotated[tuple[str, ...], Flag(f"known workloads: {', '.join(CASES)}")] = ()
-    num_prompts: Annotated[int | None, Flag("requests of a free workload; default: 8 for latency, 256 for throughput")] = None
+    num_prompts: Annotated[
+        int | None, Flag("requests of a free workload; default: 8 for latency, 256 for throughput", also=("batch_size",))
+    ] = None
     input_len: Annotated[str, Flag("prompt tokens of each, or a uniform range such as 100:1024")] = "128"
     output_len: Annotated[str, Flag("output tokens of each, or a uniform range")] = "128"
     num_iters: Annotated[int, Flag("runs of each workload, for latency")] = 10

@@ -27,8 +27,9 @@ def test_throughput_of_a_known_case(made: list[FakeLLM], capsys: pytest.CaptureF
     assert made[0].flags == {"load_format": "dummy", "skip_tokenizer_init": True}
 
 
-def test_a_free_workload_and_latency(made: list[FakeLLM], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "latency", "--num-prompts", "3", "--input-len", "5:9", "--output_len", "4", "--num-iters", "2"]) == 0
+@pytest.mark.parametrize("count", ["--num-prompts", "--batch-size"])
+def test_a_free_workload_and_latency(count: str, made: list[FakeLLM], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "latency", count, "3", "--input-len", "5:9", "--output_len", "4", "--num-iters", "2"]) == 0
     result = json.loads(capsys.readouterr().out)["results"]["free"]
     assert (result["requests"], result["runs"]) == (3, 2)
     prompts = [prompt for asked, _ in made[0].asked[1:] for prompt in asked]
