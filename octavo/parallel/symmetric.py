@@ -22,6 +22,8 @@ PUSH_BYTES = 1 << 19  # largest tensor that goes in packets
 BLOCKS_BYTES = 1 << 24  # most that goes in blocks at once
 ONE_TRIP_BYTES = 1 << 23  # most that a rank sends all others of its part, where there are more than two: rings send less in all
 ROWS_BYTES = 1 << 22  # largest tensor that is summed whole where each rank needs some rows of it only: one trip is quicker than NCCL's
+# Numbers of 16 bits that a start tries it with: whole blocks and parts of them, by the kernels that are there compiled (words by sixteens).
+TRIED = (32, 4096, 100_000, PUSH_BYTES // 2, PUSH_BYTES, 1_000_000, BLOCKS_BYTES)
 ALIGNED = 16  # bytes of which a tensor must be a multiple
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each host
 
@@ -104,14 +106,18 @@ def _try_to_share(group: dist.ProcessGroup, device: torch.device) -> Symmetric |
 
 
 def _right(ours: Symmetric, group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Whether sums of several sizes are those of NCCL; the same answer on all ranks."""
+    """Whether sums and gathers of several sizes are those of NCCL; the same answer on all ranks."""
     wrong = torch.zeros(1, dtype=torch.float32, device=device)
-    for number, size in enumerate((8, 4096, 100_000, PUSH_BYTES // 2, PUSH_BYTES, 1_000_008, BLOCKS_BYTES) * 2):
+    for number, size in enumerate(TRIED * 2):
         generator = torch.Generator(device).manual_seed(1000 * number + group.rank())
         x = torch.randint(-8, 9, (size,), generator=generator, device=device).to(torch.bfloat16)  # whose sums are exact
         expected = x.clone()
         dist.all_reduce(expected, group=group)
         wrong += (ours.sum(x) != expected).sum()
+        if ours.gathers(x):
+            parts = [torch.empty_like(x) for _ in range(group.size())]
+            dist.all_gather(parts, x, group=group)
+            wrong += (ours.gather(x) != torch.stack(parts)).sum()
     dist.all_reduce(wrong, group=group)
     if wrong.item():
         log.warning("small sums over ranks go through NCCL: shared memory gave %d wrong numbers in its test", int(wrong.item()))
