@@ -233,6 +233,17 @@ def test_a_padding_slice_gives_numbers_by_tiles():
     assert backend.run(backend.plan(batch, 0, table, 8), q, kv, AttentionShape(2, 1, 16, 0.2)).isfinite().all()
 
 
+def test_padding_is_shared_out_too():
+    batch = make_batch([(0, 1, 30)] * 4 + [(0, 1, 0)] * 28, 0)
+    pieces = list_pieces(batch, batch.num_tokens, AttentionShape(4, 2, 16, 0.3), few=1, programs=6, block_n=4, shortest=4)
+    records, shares = pieces.records.tolist(), pieces.shares.tolist()
+    empty = [sum(begin == end for *_, begin, end, _ in records[first:last]) for first, last in pairwise(shares)]
+    assert sum(empty) == 28
+    assert sum(count > 0 for count in empty) > 1
+    assert max(empty) <= 4 * 7  # a share is 7 tiles: 4 slices of 8 and 7 for the empty ones, cut in 6
+    assert sorted({token for parts, _, token, *_ in records if parts}) == list(range(32))
+
+
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("each", [True, False], ids=["decodes", "mixed"])
 def test_contexts_are_shared_out_evenly(window, each):
