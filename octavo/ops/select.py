@@ -123,6 +123,7 @@ def triton_ops(invariant: bool = False, tune: bool = False) -> Ops:
     from octavo.ops.triton.grouped_mxfp4 import TritonMxfp4
     from octavo.ops.triton.linear import GATES, TritonLinear
     from octavo.ops.triton.norm import add_rms_norm, rms_norm
+    from octavo.ops.triton.note_step import note_step
     from octavo.ops.triton.rope_and_write import rope_and_write
     from octavo.ops.triton.route import route
 
@@ -144,5 +145,6 @@ def triton_ops(invariant: bool = False, tune: bool = False) -> Ops:
         draw=draw,
         draw_rows=draw_rows,
         decode_batch=decode_batch,
+        note_step=note_step,
         compile_ahead=partial(precompile.start_here, folder),
     )

@@ -45,7 +45,9 @@ class Sampled:
     def pack(self) -> Sampled:
         """With the plain outcome laid out for one copy: what a graph does, so that nothing is left to do behind it."""
         assert self.tokens.shape[1] == 1, "drafts are not packed"
-        return replace(self, packed=torch.stack((self.tokens[:, 0].to(torch.float64), self.peaks.to(torch.float64))))
+        packed = torch.empty(2, len(self.peaks), dtype=torch.float64, device=self.peaks.device)
+        packed[0], packed[1] = self.tokens[:, 0], self.peaks  # one kernel each, with the widening
+        return replace(self, packed=packed)
 
     def fetch(self, plan: Plan, readings: Sequence[Reading] = ()) -> Fetching:
         """Start the one copy to the host, of what was sampled and of what readers found."""

@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="Triton is not on this machine")
 
 from octavo.ops.embedding import embedding
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.note_step import note_step
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
 from octavo.ops.triton import best as best_twin
@@ -16,6 +17,7 @@ from octavo.ops.triton import decode_batch as decode_batch_twin
 from octavo.ops.triton import embedding as embedding_twin
 from octavo.ops.triton import gated as gated_twin
 from octavo.ops.triton import norm as norm_twin
+from octavo.ops.triton import note_step as note_twin
 from octavo.ops.triton import rope_and_write as rope_twin
 
 GPU = torch.cuda.is_available()
@@ -117,6 +119,22 @@ def test_best(vocab):
     assert peaks[1].isnan()
     assert peaks[2] == -float("inf")
     assert peaks[3] == logits[3].max()
+
+
+def test_note_step():
+    padding = 140
+    rows = torch.tensor([*torch.randperm(padding)[:131].tolist(), padding, padding], dtype=torch.int32, device=DEVICE)
+    starts = torch.randint(1, 5, (134,), device=DEVICE).cumsum(0).int()
+    starts[:3] = 0
+    newest = torch.randint(0, 99, (131, 3), device=DEVICE)
+    for num_sampled in (0, 5, 131):
+        computed = torch.arange(padding + 1, dtype=torch.int32, device=DEVICE) % padding
+        found, wanted = [(computed.clone(), torch.zeros(padding + 1, dtype=torch.int64, device=DEVICE)) for _ in range(2)]
+        sampled = rows[:num_sampled].flip(0).long()
+        note_twin.note_step(*found, rows, starts, sampled, newest[:num_sampled, -1], padding)
+        note_step(*wanted, rows, starts, sampled, newest[:num_sampled, -1], padding)
+        for one, other in zip(found, wanted):
+            assert torch.equal(one, other)
 
 
 def test_decode_batch():
