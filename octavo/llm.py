@@ -19,6 +19,7 @@ from octavo.engine.build import build_engine, open_model
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import Abort, Add, Finish
 from octavo.engine.offline import Collected, Offline, Replicas
+from octavo.host.collector import seldom_collected
 from octavo.logs import start_logging
 from octavo.models.checkpoint import Checkpoint
 from octavo.plan.timing import Timing
@@ -282,7 +283,7 @@ class LLM:
 
     def _run(self, states: Sequence[State[Output]], use_tqdm: bool) -> list[Output]:
         finished: dict[str, Output] = {}
-        with Progress(len(states), "requests", shown=use_tqdm) as progress:
+        with seldom_collected(), Progress(len(states), "requests", shown=use_tqdm) as progress:
             for output in self._outputs(states):
                 if output.finished:
                     finished[output.request_id] = output

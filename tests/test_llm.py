@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def test_a_prompt_in_every_form(llm: LLM) -> None:
     assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
     assert [output.prompt for output in outputs] == ["Hello", None, "Hello", None, "Hello"]
     assert [len(llm.generate(one, EIGHT, use_tqdm=False)) for one in ("Hello", ids, {"prompt": "Hello"}, [])] == [1, 1, 1, 0]
+
+
+def test_garbage_is_seldom_looked_for_while_steps_are_made(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, _ = llm.inside
+    before, within, step = gc.get_threshold(), set[int](), loop.step
+    monkeypatch.setattr(loop, "step", lambda: (within.add(gc.get_threshold()[0]), step()))
+    llm.generate("Hello", EIGHT, use_tqdm=False)
+    assert within == {100_000}
+    assert gc.get_threshold() == before
 
 
 def test_what_an_output_tells(llm: LLM) -> None:

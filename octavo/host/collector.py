@@ -14,6 +14,17 @@ def collect_seldom() -> None:
 
 
 @contextmanager
+def seldom_collected() -> Generator[None]:
+    """The same while steps are made in a process that is somebody else's."""
+    before = gc.get_threshold()
+    collect_seldom()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
 def uncollected() -> Generator[None]:
     """A start makes half a million objects, nearly all of which stay: the collector would look through them ever again, which is a sixth of
     importing torch. It never looks at them later either, since that would be pauses in the middle of steps."""
