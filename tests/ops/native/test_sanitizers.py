@@ -14,6 +14,7 @@ from octavo.ops.native import build
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O1", "-DEMULATE_AMX")
 
 
+@pytest.mark.timeout(900)
 def test_the_operations_under_sanitizers(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Path(subprocess.run([build.find_compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip())
     if not runtime.is_absolute():
