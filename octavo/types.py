@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -288,15 +288,22 @@ class SamplingParams:
 
     def check_vocabulary(self, vocab_size: int, max_logprobs: int = 20) -> None:
         """Raise `InvalidRequest` for ids past the vocabulary and for more log-probabilities than the server gives."""
-        for name, ids in (("logit_bias", self.logit_bias or ()), ("allowed_token_ids", self.allowed_token_ids or ()),
-                          ("stop_token_ids", self.stop_token_ids)):
-            for token in ids:
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token in getattr(self, name) or ():
                 if token >= vocab_size:
                     raise InvalidRequest(name, token, f"token ids must be below the vocabulary size {vocab_size}")
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(self, name)
             if asked is not None and max_logprobs >= 0 and (asked > max_logprobs or asked == -1):
                 raise InvalidRequest(name, asked, f"at most {max_logprobs} (--max-logprobs)")
+
+
+def _change(params: SamplingParams, name: str, value: object) -> None:
+    """`params.max_tokens = 32`, as callers of vLLM's do: checked like new ones. Requests have copies and keep what they were given."""
+    vars(params).update(vars(replace(params, **{name: value})))
+
+
+SamplingParams.__setattr__ = _change  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,18 @@ def test_foreign_arguments_of_calls_say_what_to_do_instead(name: str, llm: LLM) 
             call(prompt, EIGHT, no_such=1)  # pyright: ignore[reportArgumentType]
 
 
+def test_sampling_params_may_be_changed_and_are_checked_as_new_ones(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    params.max_tokens, params.ignore_eos, params.stop = 3, True, "never"  # pyright: ignore[reportAttributeAccessIssue]
+    assert params == SamplingParams(max_tokens=3, ignore_eos=True, stop=["never"])
+    assert len(llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].token_ids) == 3
+    with pytest.raises(InvalidRequest, match="top_p"):
+        params.top_p = 7.0  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError, match="max_token"):
+        params.max_token = 7  # pyright: ignore[reportAttributeAccessIssue]
+    assert params == SamplingParams(max_tokens=3, ignore_eos=True, stop=["never"])
+
+
 def test_a_priority_for_all_or_for_each(llm: LLM) -> None:
     for priority in (3, [1, 2], None):
         assert len(llm.generate(["a", "b"], EIGHT, use_tqdm=False, priority=priority)) == 2
