@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -54,16 +55,16 @@ def server(command: Sequence[str]) -> Iterator[Server]:
 
 def descendants(pid: int) -> list[int]:
     """The process itself first."""
-    try:
-        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
-        return [pid, *(other for task in tasks for child in task.read_text().split() for other in descendants(int(child)))]
-    except FileNotFoundError:  # ended meanwhile
-        return []
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for child in (task / "children").read_text().split():
+                found += descendants(int(child))
+    return found
 
 
 def _name(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    return f"{'engine' if 'octavo.engine.process' in words else 'front'} {pid}"
+    return f"{'engine' if 'octavo.engine.process' in Path(f'/proc/{pid}/cmdline').read_text() else 'front'} {pid}"
 
 
 def _resident_bytes(pid: int) -> int:

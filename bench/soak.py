@@ -212,9 +212,9 @@ class Soak:
 def growth(memory: list[tuple[int, dict[str, int]]], num_requests: int) -> dict[str, dict[str, float]]:
     """Of each process: medians in MB after the warm-up and at the end, and how much they differ."""
     found: dict[str, dict[str, float]] = {}
-    for name in memory[0][1]:
-        warm = [each[name] for number, each in memory if WARMING <= number / num_requests < WARMING + LAST]
-        last = [each[name] for number, each in memory if number / num_requests >= 1 - LAST]
+    for name in dict.fromkeys(name for _, each in memory for name in each):
+        warm = [each[name] for number, each in memory if WARMING <= number / num_requests < WARMING + LAST and name in each]
+        last = [each[name] for number, each in memory if number / num_requests >= 1 - LAST and name in each]
         before, after = statistics.median(warm), statistics.median(last)
         found[name.split()[0]] = {"warm_mb": before / 1e6, "last_mb": after / 1e6, "growth": after / before - 1}
     return found

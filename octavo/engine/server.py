@@ -14,6 +14,7 @@ from octavo.engine.drive import CHECK_EVERY_S, Loop, drive
 from octavo.engine.messages import Abort, Add, Ask, Command, Finish
 from octavo.engine.process import Status, function_at
 from octavo.host.collector import collect_seldom
+from octavo.host.heap import share_heap
 from octavo.types import SequenceOutput
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class EngineServer:
 
 def run_engine(status: Status, address: str, build: str, args: tuple[Any, ...]) -> None:
     """The engine's process: `build` ("module:function") makes the loop from `args` and an outbox."""
+    share_heap()
     server = EngineServer(address)
     loop, info = function_at(build)(*args, server.outbox)
     collect_seldom()

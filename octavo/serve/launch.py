@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import uvicorn
 
 from octavo.config.server import ServerConfig
+from octavo.host.heap import share_heap
 from octavo.serve.app import create_app
 from octavo.serve.batches_run import run_batches
 from octavo.serve.beside import ENDING_S, Others
@@ -224,6 +225,7 @@ def run_until_done(
 def on_quickest_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run it on the quickest event loop there is."""
     allow_many_files()
+    share_heap()
     try:
         import uvloop
 
