@@ -13,7 +13,7 @@ from octavo.core.sequence import Sequence
 Seconds = Callable[[StepShape], float]
 AIM = 0.9  # of the target for a step: what the model and the machine are off by is to stay within the rest
 SPARED = 0.005  # share of the gaps between tokens that may be longer, since a target is for 99 of 100
-SAVED = 4  # so many steps' gaps may be saved up for one long step after another
+SAVED = 16  # so many steps' gaps may be saved up for one long step after another
 RESERVE = 0.7  # share of the time until a first token is due that is kept for what may still come
 LEAST = 32  # prompt tokens of a step, below which nothing is gained by smaller steps
 
@@ -99,11 +99,11 @@ class TargetBudget:
         self._most = most
         self._itl_s = itl_s
         self._ttft_s = ttft_s
-        self._spare = 0.0  # gaps that may still be longer than the target
+        self._spare = float(SAVED)  # gaps that may still be longer than the target
 
     def tokens(self, running: Iterable[Sequence], waiting: Iterable[Sequence], now_s: float) -> int:
         work = Work.of(running, waiting, self._most)
-        self._spare = min(self._spare + SPARED * work.num_sequences, max(1.0, SAVED * work.num_sequences))
+        self._spare = min(self._spare + SPARED * work.num_sequences, SAVED * max(1, work.num_sequences))
         if not work.num_sequences or not work.pieces:
             return self._most
         n = min(max(0, self._most - work.num_tokens), sum(piece.rest for piece in work.pieces))

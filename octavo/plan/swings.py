@@ -17,8 +17,7 @@ from octavo.plan.cost import CostModel, Recorded, Size, StepTimes, Swing
 from octavo.plan.timing import Timing
 
 ENOUGH = 8  # steps of a size, or of a kind, from which on they are looked at by themselves
-QUANTILES = 32  # of a ratio that are kept; what is rarer than one in 64 is left out on either side,
-TAILS = 0.05  # and of the host's times so much more: a kernel that had to be loaded, say, which is of the day and not of the load
+QUANTILES = 32  # of a ratio that are kept; what is rarer than one in 64 is left out on either side
 MOST_SHARE = 0.5  # of what the terms say, that a size takes less or more
 KEPT_S = 0.07  # for which a device's clock is what products have made it (H200: of 0.01 to 4 s it tells most of how steps differ)
 MOST_WARM = 0.5
@@ -94,7 +93,7 @@ def swings(steps: Iterable[Seen]) -> dict[Recorded, Swing]:
 def _swing(steps: Sequence[Seen]) -> Swing:
     warm = _warm([one for one in steps if one.exact and one.ratio < 2 - MISREAD])
     launch = [one.launch_s / one.foreseen.launch_s if one.foreseen.launch_s else 1.0 for one in steps]
-    return Swing(_quantiles(launch, TAILS), _quantiles([one.ratio - warm * one.warmth for one in steps], 0.0), warm)
+    return Swing(_quantiles(launch), _quantiles([one.ratio - warm * one.warmth for one in steps]), warm)
 
 
 def _warm(steps: Sequence[Seen]) -> float:
@@ -107,10 +106,10 @@ def _warm(steps: Sequence[Seen]) -> float:
     return round(min(MOST_WARM, max(0.0, slope)), 4)
 
 
-def _quantiles(values: list[float], tails: float) -> tuple[float, ...]:
-    """Evenly spaced, without a share on either side."""
-    ordered, size = sorted(values), (1 - 2 * tails) * len(values)
-    return tuple(round(ordered[int(tails * len(ordered) + (place + 0.5) / QUANTILES * size)], 4) for place in range(QUANTILES))
+def _quantiles(values: list[float]) -> tuple[float, ...]:
+    """Evenly spaced among them."""
+    ordered = sorted(values)
+    return tuple(round(ordered[int((place + 0.5) / QUANTILES * len(ordered))], 4) for place in range(QUANTILES))
 
 
 class Swinging:
