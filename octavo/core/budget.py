@@ -99,7 +99,7 @@ class TargetBudget:
         self._most = most
         self._itl_s = itl_s
         self._ttft_s = ttft_s
-        self._spare = float(SAVED)  # gaps that may still be longer than the target
+        self._spare = 0.0  # gaps that may still be longer than the target
 
     def tokens(self, running: Iterable[Sequence], waiting: Iterable[Sequence], now_s: float) -> int:
         work = Work.of(running, waiting, self._most)
