@@ -9,9 +9,10 @@ import torch
 
 from octavo.attention.backend import AttentionShape, Supports
 from octavo.context import Batch
-from octavo.ops.native.binding import DTYPES, Native, Op, shared_native
+from octavo.ops.kv_format import COMPRESSED
+from octavo.ops.native.binding import DTYPES, KV_DTYPES, Native, Op, scale_places, shared_native
 
-_ATTENTION = struct.Struct("8P16q2d")
+_ATTENTION = struct.Struct("8P16qP5q2d")
 _NAMES = frozenset(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
@@ -33,8 +34,10 @@ class NativeAttention:
         """`native` None takes the process's own, which there may not be: `supports` then says so."""
         self.native = native or shared_native()
         absent = None if self.native else "there are no C kernels on this machine"
-        kinds = frozenset({"paged", "window", "latent"})
-        self.supports = Supports(devices=frozenset({"cpu"}), kinds=kinds, dtypes=_NAMES, kv_dtypes=_NAMES, sinks=True, absent=absent)
+        self.supports = Supports(
+            devices=frozenset({"cpu"}), kinds=frozenset({"paged", "window", "latent"}), dtypes=_NAMES, kv_dtypes=_NAMES | COMPRESSED,
+            sinks=True, absent=absent,
+        )  # fmt: skip
 
     def plan(self, batch: Batch, group: int, block_table: torch.Tensor, block_tokens: int) -> NativePlan:
         return NativePlan(batch, block_table)
@@ -44,7 +47,6 @@ class NativeAttention:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
         batch, table, out = plan.batch, plan.block_table, torch.empty(q.shape, dtype=q.dtype)
-        assert scales is None, "not a format that this backend supports"
         assert q.stride()[1:] == (q.shape[2], 1)
         assert kv.stride(4) == table.stride(1) == 1
         args = _ATTENTION.pack(
@@ -52,8 +54,8 @@ class NativeAttention:
             table.data_ptr(), batch.starts.data_ptr(), batch.lengths.data_ptr(), batch.rows.data_ptr(),
             0 if sinks is None else sinks.data_ptr(),
             batch.rows.shape[0], q.shape[0], shape.heads, shape.kv_heads, shape.head_dim, kv.shape[2],
-            q.stride(0), table.stride(0), *kv.expand(-1, 2, -1, -1, -1).stride()[:4], DTYPES[q.dtype], DTYPES[kv.dtype],
-            shape.window or 0, self.whole,
+            q.stride(0), table.stride(0), *kv.expand(-1, 2, -1, -1, -1).stride()[:4], DTYPES[q.dtype], KV_DTYPES[kv.dtype],
+            shape.window or 0, self.whole, *scale_places(scales, kv),
             shape.scale, shape.softcap or 0.0,
         )  # fmt: skip
         assert self.native is not None

@@ -293,10 +293,6 @@ def _kv_dtype(
         if arch.latent is not None:
             raise ConfigError("kv_cache_dtype", given, "the vectors of latent attention are kept as they are; use auto")
         slow = asked.compilation.attention_backend == "reference" or asked.compilation.optimization_level == 0
-        if device.kind == "cpu" and not slow:
-            raise ConfigError(
-                "kv_cache_dtype", given, "the CPU's kernels do not read it; use auto, or --attention-backend reference, which is slow"
-            )
         if given in ("fp8", "fp8_e4m3") and device.kind == "cuda" and 0 < device.sm < E4M3_SM and not slow:
             raise ConfigError("kv_cache_dtype", given, f"{device.name} does not convert it; use fp8_e5m2, int8 or auto")
     if given == "fp8":

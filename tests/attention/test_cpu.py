@@ -1,4 +1,5 @@
-"""The C attention against the torch reference: mixed batches, any block size, windows, soft caps, padding, split contexts."""
+"""The C attention against the torch reference: mixed batches, any block size, windows, soft caps, padding, split contexts,
+every format of K and V."""
 
 import random
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
 from octavo.attention.reference import ReferenceAttention
 from octavo.context import Batch
+from octavo.ops.kv_format import LARGEST, compressed
 from octavo.ops.native.binding import Native
 from octavo.ops.native.build import machine_variants
 
@@ -37,6 +39,13 @@ def batch_of(slices: list[tuple[int, int]], padding_tokens: int, padding_slices:
     )  # fmt: skip
 
 
+def as_kept(values: torch.Tensor, dtype: torch.dtype, scaled: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """K and V [num_blocks, 2, block_tokens, kv_heads, head_dim] in a format, and their scales."""
+    scales = torch.zeros(0, dtype=torch.float16) if dtype is torch.int8 else torch.tensor([0.5, 2.0])
+    stored, new = compressed(values.transpose(1, 2), dtype, scales if scaled else None)
+    return stored.transpose(1, 2), (scales if new is None else new.transpose(1, 2)) if scaled else None
+
+
 def check(
     backend: NativeAttention,
     slices: list[tuple[int, int]],
@@ -47,7 +56,9 @@ def check(
     padding: tuple[int, int] = (0, 0),
     tolerance: float | None = None,
     sinks: torch.Tensor | None = None,
+    scaled: bool | None = None,
 ) -> None:
+    """`scaled` None: as the KV format has it."""
     random.seed(len(slices))
     torch.manual_seed(len(slices))
     width = -(-max(length for _, length in slices) // block_tokens)
@@ -56,12 +67,13 @@ def check(
     blocks = torch.randperm(len(slices) * width + 4).int()
     for index, row in enumerate(rows):
         table[row, :width] = blocks[index * width : (index + 1) * width]
-    kv = torch.randn(len(blocks), 2, block_tokens, shape.kv_heads, shape.head_dim).to(kv_dtype)
+    values = torch.randn(len(blocks), 2, block_tokens, shape.kv_heads, shape.head_dim)
+    kv, scales = as_kept(values, kv_dtype, kv_dtype in LARGEST if scaled is None else scaled)
     batch = batch_of(slices, *padding, rows)
     q = torch.randn(batch.num_tokens, shape.heads, shape.head_dim).to(dtype)
-    got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape, None, sinks)
+    got = backend.run(backend.plan(batch, 0, table, block_tokens), q, kv, shape, scales, sinks)
     reference = ReferenceAttention()
-    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv.float(), shape, None, sinks)
+    want = reference.run(reference.plan(batch, 0, table, block_tokens), q.float(), kv, shape, scales, sinks)
     tolerance = tolerance or TOLERANCE[dtype]
     torch.testing.assert_close(got.float(), want, rtol=tolerance, atol=tolerance)
 
@@ -80,6 +92,19 @@ def test_mixed_batches(backend: NativeAttention, block_tokens: int) -> None:
 ])  # fmt: skip
 def test_types(backend: NativeAttention, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
     check(backend, MIXED, SMOL, dtype=dtype, kv_dtype=kv_dtype)
+
+
+@pytest.mark.parametrize("kv_dtype", LARGEST)
+def test_compressed_formats(backend: NativeAttention, kv_dtype: torch.dtype) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        check(backend, MIXED, SMOL, 8, dtype, kv_dtype, padding=(3, 2))
+    sinks = torch.tensor([0.0, 2.5, -1.0, 3.0])
+    for head_dim, window in ((32, 40), (37, None), (5, 64), (24, None)):
+        shape = AttentionShape(4, 2, head_dim, 0.2, window=window, softcap=4.0)
+        check(backend, [*MIXED, (1, 700)], shape, kv_dtype=kv_dtype, sinks=sinks)
+        check(backend, [(1, 900)], shape, 32, kv_dtype=kv_dtype, sinks=sinks)
+    if kv_dtype is not torch.int8:
+        check(backend, MIXED, SMOL, kv_dtype=kv_dtype, scaled=False)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (8, 2), (71, 1)])

@@ -1,5 +1,7 @@
 """Decode steps replayed from tapes give what they give op by op."""
 
+import pytest
+
 from octavo import LLM, SamplingParams
 from octavo.capture.decode import DecodeGraphs
 
@@ -47,3 +49,19 @@ def test_plain_weights_run_from_tapes_too():
     llm.close()
     assert captured
     assert all(captured.values())
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8", "fp8_e5m2"])
+def test_compressed_kv_runs_from_tapes_and_as_the_reference(kind):
+    prompts = ["The capital of France is", "One, two, three, four,", "def add(a, b):\n    return"]
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
+    texts = []
+    for backend in ("auto", "reference"):
+        flags = {"kv_cache_dtype": kind, "attention_backend": backend, "max_model_len": 64, "kv_cache_memory_bytes": 16 << 20}
+        llm = LLM("smollm2-135m", dtype="float32", **flags)
+        texts.append([output.outputs[0].token_ids for output in llm.generate(prompts, greedy, use_tqdm=False)])
+        worker = llm._engine.executor.worker
+        assert worker.attention.name == ("cpu" if backend == "auto" else backend)
+        assert [bool(captured) for captured in worker.graphs._captured.values()] == [backend == "auto"]
+        llm.close()
+    assert texts[0] == texts[1]

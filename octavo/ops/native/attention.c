@@ -4,6 +4,7 @@
  * A row is one query head of one token; the rows that share a kv head go together, so K and V are read once for all of them. Few long
  * sequences are cut along their context as well, and the parts joined at the end, so that every lane has work. */
 #include "amx.h"
+#include "kv_format.h"
 #include "team.h"
 
 #define ROWS 48 /* of a tile, a multiple of 16 */
@@ -19,6 +20,7 @@ struct attention {
     int64_t num_slices, tokens, heads, kv_heads, head_dim, block_tokens;
     int64_t ld_q, ld_table, kv_block, kv_which, kv_token, kv_head; /* elements */
     int64_t type, kv_type, window, whole;                          /* window 0: all; whole: contexts are not cut */
+    struct scales scales;
     double scale, softcap;                                         /* softcap 0: none */
 };
 
@@ -67,8 +69,23 @@ static void fetch(const struct attention *a, const struct piece *p, int which, i
     }
 }
 
+/* K or V of tokens [from, end), of which a byte holds each value, as float rows. */
+static void gather_compressed(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t end, float *to) {
+    const int32_t *table = a->table + a->rows[p->slice] * a->ld_table;
+    for (int64_t count; from < end; from += count) {
+        const char *row = stretch_at(a, p, which, from, end, &count);
+        const char *scale = scale_at(&a->scales, table[from / a->block_tokens], which, from % a->block_tokens, p->head);
+        for (int64_t j = 0; j < count; j++, to += a->head_dim, row += a->kv_token)
+            restore(to, row, (int)a->kv_type, a->scales.at ? get(scale, j * a->scales.token, (int)a->scales.type) : 1, a->head_dim);
+    }
+}
+
 /* K or V of tokens [from, end) as float rows. */
 static void gather(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t end, float *to) {
+    if (is_compressed(a->kv_type)) {
+        gather_compressed(a, p, which, from, end, to);
+        return;
+    }
     for (int64_t count; from < end; from += count) {
         const char *row = stretch_at(a, p, which, from, end, &count);
         for (int64_t j = 0; j < count; j++, to += a->head_dim, row += a->kv_token * dtype_bytes((int)a->kv_type)) {
@@ -168,7 +185,8 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
         multiply(out, keep, a->head_dim);
 }
 
-/* What attend does for few rows: K and V are used where they lie, since to turn and copy them would cost more than the products. */
+/* What attend does for few rows: K and V are used where they lie, since to turn and copy them would cost more than the products; but those of a
+ * byte a value are widened first. */
 
 #define FEW 8 /* rows at most */
 #if LANES == 16 || defined(__aarch64__)
@@ -179,14 +197,21 @@ INLINE void soften(const struct attention *a, struct tile_memory *t, int64_t r, 
 #define VALUE_VECTORS 2
 #endif
 
-/* Where K or V of each of the tokens [from, from + count), at most KEYS, begins. */
-static void find_tokens(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, const char **at) {
+/* Where K or V of each of the tokens [from, from + count), at most KEYS, begins; the type in which they lie there. */
+static int find_tokens(const struct attention *a, const struct piece *p, int which, int64_t from, int64_t count, const char **at, float *rows) {
+    if (is_compressed(a->kv_type)) {
+        gather(a, p, which, from, from + count, rows);
+        for (int64_t j = 0; j < count; j++)
+            at[j] = (const char *)(rows + j * a->head_dim);
+        return F32;
+    }
     int64_t step = a->kv_token * dtype_bytes((int)a->kv_type);
     for (int64_t done = 0, some; done < count; done += some) {
         const char *row = stretch_at(a, p, which, from + done, from + count, &some);
         for (int64_t j = 0; j < some; j++)
             at[done + j] = row + j * step;
     }
+    return (int)a->kv_type;
 }
 
 /* Scores of R rows of q with the keys at `at`: four keys at once, whose sums are added up together. */
@@ -448,8 +473,7 @@ static void score_keys(const struct attention *a, const struct piece *p, struct 
         score_few(a, p, t, from, count);
         return;
     }
-    find_tokens(a, p, 0, from, count, at);
-    switch (a->kv_type) {
+    switch (find_tokens(a, p, 0, from, count, at, t->rows)) {
     case F32: use_keys(F32, p->rows, t, a->head_dim, at, count); break;
     case BF16: use_keys(BF16, p->rows, t, a->head_dim, at, count); break;
     default: use_keys(F16, p->rows, t, a->head_dim, at, count); break;
@@ -468,8 +492,7 @@ static void attend_few(const struct attention *a, const struct piece *p, struct 
         for (int64_t r = 0; r < p->rows; r++)
             soften_row(a, p, t, r, from, count, columns, tiled ? (float)a->scale : 1);
         fetch(a, p, 0, from + KEYS, p->end);
-        find_tokens(a, p, 1, from, count, at);
-        switch (a->kv_type) {
+        switch (find_tokens(a, p, 1, from, count, at, t->rows)) {
         case F32: use_values(F32, p->rows, t, dim, at, count); break;
         case BF16: use_values(BF16, p->rows, t, dim, at, count); break;
         default: use_values(F16, p->rows, t, dim, at, count); break;

@@ -24,6 +24,7 @@ from octavo.ops.native.build import CompilerError, Variant, build, machine_varia
 logger = logging.getLogger(__name__)
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # `enum dtype` in simd.h
+KV_DTYPES = {**DTYPES, torch.int8: 3, torch.float8_e4m3fn: 4, torch.float8_e5m2: 5}
 
 
 class Op(IntEnum):
@@ -48,6 +49,14 @@ class Op(IntEnum):
     PACKED_TILES = 16
     EXPAND = 17
     PACK_PANELS = 18
+
+
+def scale_places(scales: torch.Tensor | None, kv: torch.Tensor) -> tuple[int, ...]:
+    """Where the scales of K and V lie: `struct scales` in kv_format.h."""
+    if scales is None:
+        return (0,) * 6
+    each = scales.view(1, 2, 1, 1) if scales.dim() == 1 else scales
+    return (each.data_ptr(), *each.expand(kv.shape[:4]).stride(), DTYPES[each.dtype])
 
 
 class Native:

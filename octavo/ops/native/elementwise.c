@@ -1,4 +1,5 @@
 /* What lies between the products: norms, gates, rotation and writing K and V, and the greedy choice. Each works on whole rows. */
+#include "kv_format.h"
 #include "simd.h"
 #include "team.h"
 
@@ -121,6 +122,7 @@ struct rope_and_write {
     int64_t ld_qkv, kv_block, kv_which, kv_token, kv_head; /* elements */
     int64_t q_norm_n, k_norm_n;                           /* over one head or over all together */
     int64_t type, kv_type;
+    struct scales scales; /* of int8 they are written, too */
     double eps;
 };
 
@@ -148,9 +150,25 @@ static void turn(const struct rope_and_write *a, float *x, int64_t heads, const 
         rotate(x + h * a->head_dim, angles, a->rotated / 2);
 }
 
+/* Writes the head at x as K or V of a token. */
+static void keep(const struct rope_and_write *a, int64_t slot, int which, int64_t h, const float *x) {
+    int64_t block = slot / a->block_tokens, offset = slot % a->block_tokens;
+    int type = (int)a->kv_type;
+    char *to = a->kv + (block * a->kv_block + which * a->kv_which + offset * a->kv_token + h * a->kv_head) * dtype_bytes(type);
+    if (!is_compressed(type)) {
+        narrow(to, type, x, a->head_dim);
+        return;
+    }
+    char *scale = scale_at(&a->scales, block, which, offset, h);
+    if (type == I8)
+        put(scale, 0, F16, step_of(x, a->head_dim));
+    float by = a->scales.at ? get(scale, 0, (int)a->scales.type) : 1;
+    compress(to, type, x, by == 0 ? 1 : by, a->head_dim);
+}
+
 static void place_token(const struct rope_and_write *a, int64_t t, float *row) {
-    int type = (int)a->type, kv_type = (int)a->kv_type;
-    int64_t bytes = dtype_bytes(type), kv_bytes = dtype_bytes(kv_type), q_n = a->heads * a->head_dim, kv_n = a->kv_heads * a->head_dim;
+    int type = (int)a->type;
+    int64_t bytes = dtype_bytes(type), q_n = a->heads * a->head_dim, kv_n = a->kv_heads * a->head_dim;
     const float *angles = a->cos_sin ? a->cos_sin + a->positions[t] * a->rotated : NULL;
     convert(row, a->qkv + t * a->ld_qkv * bytes, type, q_n + 2 * kv_n);
     turn(a, row, a->heads, a->q_norm, a->q_norm_n, angles);
@@ -158,11 +176,9 @@ static void place_token(const struct rope_and_write *a, int64_t t, float *row) {
     if (a->slots[t] < 0)
         return;
     turn(a, row + q_n, a->kv_heads, a->k_norm, a->k_norm_n, angles);
-    for (int which = 0; which < 2; which++) {
-        int64_t at = a->slots[t] / a->block_tokens * a->kv_block + which * a->kv_which + a->slots[t] % a->block_tokens * a->kv_token;
+    for (int which = 0; which < 2; which++)
         for (int64_t h = 0; h < a->kv_heads; h++)
-            narrow(a->kv + (at + h * a->kv_head) * kv_bytes, kv_type, row + q_n + which * kv_n + h * a->head_dim, a->head_dim);
-    }
+            keep(a, a->slots[t], which, h, row + q_n + which * kv_n + h * a->head_dim);
 }
 
 static void rope_and_write(struct lane *lane, const void *args) {

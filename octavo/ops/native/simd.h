@@ -31,9 +31,9 @@ typedef int8_t vb __attribute__((vector_size(LANES)));
 typedef float v4 __attribute__((vector_size(16)));
 typedef int32_t v4i __attribute__((vector_size(16)));
 
-enum dtype { F32, BF16, F16 }; /* the numbers are known to binding.py */
+enum dtype { F32, BF16, F16, I8, E4M3, E5M2 }; /* the numbers are known to binding.py; those of a byte are only of K and V */
 
-INLINE long dtype_bytes(int dtype) { return dtype == F32 ? 4 : 2; }
+INLINE long dtype_bytes(int dtype) { return dtype == F32 ? 4 : dtype <= F16 ? 2 : 1; }
 
 /* Keeps a loaded vector in a register: otherwise compilers load it again for each use. */
 #if defined(__x86_64__)
@@ -49,6 +49,8 @@ INLINE long dtype_bytes(int dtype) { return dtype == F32 ? 4 : 2; }
 #define APART(pointer) __asm__("" : "+r"(pointer))
 
 INLINE vf splat(float x) { return x - (vf){0}; }
+
+INLINE vi splat_int(int32_t x) { return x - (vi){0}; }
 
 /* One value. */
 

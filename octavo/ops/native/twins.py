@@ -9,10 +9,9 @@ import torch
 from octavo.ops.draw import Settings
 from octavo.ops.expand_blocks import DEQUANTIZE
 from octavo.ops.linear import Norm, added
-from octavo.ops.native.binding import DTYPES, Native, Op
+from octavo.ops.native.binding import DTYPES, KV_DTYPES, Native, Op, scale_places
 from octavo.ops.native.ways import TUNED, TileRows
 from octavo.ops.packed_linear import GROUP, Packed, numbers_of
-from octavo.ops.rope_and_write import rope_and_write
 
 PANEL = 16  # outputs of a panel, WIDTH in panels.c
 SMALL = 1 << 14  # elements up to which an element-wise operation is not worth waking other threads
@@ -20,7 +19,7 @@ SMALL = 1 << 14  # elements up to which an element-wise operation is not worth w
 _LINEAR = struct.Struct("5P11qd")
 _RMS_NORM = struct.Struct("5P5q2d")
 _GATE = struct.Struct("2P5q")
-_ROPE_AND_WRITE = struct.Struct("8P15qd")
+_ROPE_AND_WRITE = struct.Struct("8P15qP5qd")
 _BEST = struct.Struct("3P4q")
 _DECODE_BATCH = struct.Struct("9P5q")
 _NOTE_STEP = struct.Struct("6P4q")
@@ -221,8 +220,6 @@ class Twins:
         eps: float,
         scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if scales is not None:
-            return rope_and_write(qkv, kv, positions, slots, cos_sin, q_norm, k_norm, eps, scales)
         qkv = _rows(qkv)
         block_tokens, kv_heads, head_dim = kv.shape[2:]
         tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
@@ -233,7 +230,7 @@ class Twins:
             tokens, heads, kv_heads, head_dim, 0 if cos_sin is None else cos_sin.shape[1], block_tokens,
             qkv.stride(0), *kv.stride()[:4],
             0 if q_norm is None else q_norm.shape[0], 0 if k_norm is None else k_norm.shape[0],
-            DTYPES[qkv.dtype], DTYPES[kv.dtype], eps,
+            DTYPES[qkv.dtype], KV_DTYPES[kv.dtype], *scale_places(scales, kv), eps,
         )  # fmt: skip
         self.native.run(Op.ROPE_AND_WRITE, args, qkv.numel() <= SMALL // 2)
         return q

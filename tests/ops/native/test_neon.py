@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from octavo.attention.backend import AttentionShape
 from octavo.attention.cpu import NativeAttention
+from octavo.ops.kv_format import LARGEST
 from octavo.ops.native.binding import Native, Op
 from octavo.ops.native.build import FLAGS, SOURCE, VARIANTS
 from octavo.ops.native.twins import Twins
@@ -96,6 +97,7 @@ TESTS: list[Callable[[Twins], None]] = [
     *(partial(test_twins.test_gates, dtype=dtype, rows=9, n=100) for dtype in test_twins.TYPES),
     test_twins.test_gates_at_the_ends_of_the_range,
     *(partial(test_twins.test_rope_and_write, dtype=dtype, kv_type=dtype, norm="head") for dtype in test_twins.TYPES),
+    *(partial(test_twins.test_compressed_formats_are_written_to_the_same_bits, name=name) for name in ("int8", "fp8_e4m3", "fp8_e5m2")),
     test_twins.test_no_tokens_write_nothing,
     partial(test_twins.test_argmax, n=1000),
     partial(test_twins.test_draw, n=65),
@@ -117,6 +119,7 @@ def test_every_operation(emulated: Emulated) -> None:
     tiles = Twins(native, TileRows(0, 0))  # there are none, and vectors take their place
     tiles.linear(torch.randn(3, 32), tiles.pack_linear(torch.randn(16, 32)), None)
     partial(test_packed.test_products, n=16, k=32, dtype=BF16, bits=4, with_offset=True)(tiles)
-    for kv_type in test_twins.TYPES:
-        check(NativeAttention(native), [(1, 1), (9, 9), (1, 200), (33, 150)], AttentionShape(9, 3, 64, 0.125), 8, kv_type, kv_type)
+    for kv_type in (*test_twins.TYPES, *LARGEST):
+        dtype = kv_type if kv_type in test_twins.TYPES else torch.float32
+        check(NativeAttention(native), [(1, 1), (9, 9), (1, 200), (33, 150)], AttentionShape(9, 3, 64, 0.125), 8, dtype, kv_type)
     assert emulated.ran == set(Op)

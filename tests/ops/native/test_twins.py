@@ -9,9 +9,11 @@ from octavo.ops.draw import Settings, draw, draw_rows, thresholds
 from octavo.ops.embedding import embedding
 from octavo.ops.expand_blocks import DEQUANTIZE, dequantize
 from octavo.ops.gated import gelu_tanh_mul, silu_mul
+from octavo.ops.kv_format import FP8, LARGEST, kv_dtype
 from octavo.ops.native.twins import Twins
 from octavo.ops.rms_norm import add_rms_norm, rms_norm
 from octavo.ops.rope_and_write import rope_and_write
+from tests.attention.kv_memory import memory
 from tests.ops.blocks import random_blocks
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -150,6 +152,51 @@ def test_rope_and_write(twins: Twins, dtype: torch.dtype, kv_type: torch.dtype, 
         want = rope_and_write(qkv.double(), want_kv, positions, slots, cos_sin, q_norm, k_norm, 1e-6)
         close(twins.rope_and_write(qkv, kv, positions, slots, cos_sin, q_norm, k_norm, 1e-6), want)
         close(kv, want_kv, kv_type if TOLERANCE[kv_type] > TOLERANCE[dtype] else dtype)
+
+
+@pytest.mark.parametrize("name", ["int8", *FP8])
+def test_compressed_formats_are_written_to_the_same_bits(twins: Twins, name: str) -> None:
+    for dtype, (tokens, heads, kv_heads, head_dim), scaled in itertools.product(
+        TYPES, ((1, 9, 3, 64), (30, 3, 1, 37), (33, 6, 2, 5)), (True, False)
+    ):
+        mine, theirs = (memory(name, 6, 8, kv_heads, head_dim) for _ in range(2))
+        if not scaled and name in FP8:
+            mine.kv_scales = theirs.kv_scales = None
+        x = torch.randn(tokens, heads + 2 * kv_heads, head_dim) * torch.logspace(-6, 2, head_dim)  # down to the smallest
+        x[::5, -1] = 0
+        if mine.kv_scales is not None:
+            x[1::5, -1, :2] = torch.tensor([2.0 * LARGEST[kv_dtype(name)], 6e4])  # more than there is room for
+        slots = torch.randperm(48)[:tokens]
+        slots[2::4] = -1
+        for kept, op in ((mine, twins.rope_and_write), (theirs, rope_and_write)):
+            kept.kv.view(torch.uint8).zero_()
+            op(x.to(dtype).flatten(1), kept.kv, slots, slots, None, None, None, 0.0, kept.kv_scales)
+        assert torch.equal(mine.kv.view(torch.uint8), theirs.kv.view(torch.uint8))
+        assert torch.equal(mine.values(), theirs.values())  # by its scales, too
+
+
+@pytest.mark.parametrize("name", ["int8", *FP8])
+def test_every_code_of_fp8_is_written_as_it_is(twins: Twins, name: str) -> None:
+    """And what is no number stays none, where the format knows such."""
+    dtype = kv_dtype(name)
+    codes = torch.arange(256).to(torch.uint8).view(dtype).float() if name in FP8 else torch.arange(-128, 128).clamp(min=-127).float()
+    codes[codes.isinf()] = 0  # cut
+    kept, slots = memory(name, 1, 8, 1, 256), torch.tensor([3])
+    kept.kv_scales = torch.ones(2) if name in FP8 else kept.kv_scales
+    twins.rope_and_write(codes.repeat(1, 3), kept.kv, slots, slots, None, None, None, 0.0, kept.kv_scales)
+    torch.testing.assert_close(kept.values()[0, 1, 3, 0], codes, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["int8", *FP8])
+def test_compressed_k_is_turned_first(twins: Twins, name: str) -> None:
+    mine, theirs = (memory(name, 4, 16, 3, 64) for _ in range(2))
+    qkv, slots, table, norm = torch.randn(40, 15 * 64), torch.randperm(64)[:40], torch.randn(64, 32), torch.rand(64)
+    for kept, op in ((mine, twins.rope_and_write), (theirs, rope_and_write)):
+        kept.kv.view(torch.uint8).zero_()
+        op(qkv, kept.kv, slots, slots, table, norm, norm, 1e-6, kept.kv_scales)
+    codes = [kept.kv.view(torch.int8).int() for kept in (mine, theirs)]
+    assert (codes[0] - codes[1]).abs().max() <= 1  # to either side where float32 rounds differently
+    assert (codes[0] != codes[1]).float().mean() < 1e-3
 
 
 def test_no_tokens_write_nothing(twins: Twins) -> None:
