@@ -3,10 +3,19 @@
 import pytest
 import torch
 
+from octavo.ops.native.binding import Native
 from octavo.ops.native.twins import Twins
+from octavo.ops.native.ways import TileRows
 from octavo.ops.packed_linear import LARGEST, Packed, numbers_of, pack, pack_blocks, packed_linear, packed_rows, round_groups, unpack
 
 KINDS = [(4, False), (4, True), (8, False)]
+
+
+@pytest.fixture
+def twins(native: Native) -> Twins:
+    """By vectors at any number of rows: tiles round otherwise, and `test_tiles.py` is theirs."""
+    torch.manual_seed(0)
+    return Twins(native, TileRows())
 
 
 def weights(n: int, k: int, bits: int, with_offset: bool) -> tuple[Packed, torch.Tensor, torch.Tensor]:
