@@ -24,7 +24,7 @@ BACKENDS = Registry(
         "flashinfer": "octavo.attention.flashinfer:FlashInferAttention",
     },
 )
-ONLY_ASKED = {"flashinfer": "it is taken only where it is asked for, as no measurement speaks for it"}
+ONLY_ASKED = {"flashinfer": "it is taken only where it is asked for, as it is slower where a step has decodes"}
 
 
 def backend_for(asked: str, needs: Needs) -> Choice:
