@@ -336,7 +336,8 @@ async def start_engine(config: EngineConfig, starting: Coroutine[Any, Any, Any] 
     try:
         checkpoint = await asyncio.to_thread(open_model, config)
         if not config.model.skip_tokenizer_init:
-            await asyncio.to_thread(checkpoint.tokenizer)
+            tokenizer = await asyncio.to_thread(checkpoint.tokenizer)
+            await asyncio.to_thread(tokenizer.token_texts, skip_special_tokens=True)  # or the first request would wait for them
         return await engine, checkpoint
     except BaseException:
         engine.cancel()

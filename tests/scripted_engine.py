@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.engine.client import EngineDead, EngineStats, Reader
-from octavo.text.detokenize import TokenTexts
+from octavo.text.detokenize import whole_text
 from octavo.types import FinishReason, Request, SequenceOutput, TokenLogprobs
 
 BOS, EOS, END_OF_TURN = 256, 257, 258
@@ -62,8 +62,9 @@ class PieceTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces.get(token_id, b"")
 
-    def token_texts(self, skip_special_tokens: bool) -> TokenTexts:
-        return TokenTexts(self.token_bytes, self.special_ids if skip_special_tokens else frozenset())
+    def token_texts(self, skip_special_tokens: bool) -> list[str | None]:
+        skipped = self.special_ids if skip_special_tokens else frozenset[int]()
+        return ["" if number in skipped else whole_text(self.token_bytes(number)) for number in range(max(self.pieces) + 1)]
 
 
 @dataclass

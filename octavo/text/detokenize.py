@@ -7,7 +7,7 @@ complete yet: they are held back until the character is whole, and text already 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -40,22 +40,9 @@ class Tokenizer(Protocol):
         """The bytes that the token stands for; empty for an id without a token."""
         ...
 
-    def token_texts(self, skip_special_tokens: bool) -> Mapping[int, str | None]:
-        """The characters that these bytes are, for any id; None where they begin or end inside a character."""
+    def token_texts(self, skip_special_tokens: bool) -> Sequence[str | None]:
+        """The characters that these bytes are, by id; None where they begin or end inside a character. A model may have ids beyond."""
         ...
-
-
-class TokenTexts(dict[int, str | None]):
-    """The characters that each token stands for, worked out when they are first asked for: streams ask for every token."""
-
-    def __init__(self, token_bytes: Callable[[int], bytes], skipped: AbstractSet[int]) -> None:
-        super().__init__()
-        self._token_bytes = token_bytes
-        self._skipped = skipped
-
-    def __missing__(self, token_id: int) -> str | None:
-        text = self[token_id] = "" if token_id in self._skipped else whole_text(self._token_bytes(token_id))
-        return text
 
 
 def whole_text(data: bytes) -> str | None:

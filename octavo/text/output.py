@@ -71,7 +71,8 @@ class Continuation:
         assert detokenizer is not None, "it is by text"
         if not self._goes_on:
             return None
-        text = detokenizer.texts[token_id] if detokenizer.between else None
+        texts = detokenizer.texts
+        text = texts[token_id] if detokenizer.between and token_id < len(texts) else None
         if text is None or not (scanner is None or scanner.passes(text)):
             text = self._certain_text(detokenizer, token_id, text)
             if text is None:

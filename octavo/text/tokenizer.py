@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
 from octavo import env
-from octavo.text.detokenize import TokenTexts
+from octavo.text.detokenize import whole_text
 from octavo.text.fast_tokens import fast_encode
 
 LONG_CHARACTERS = 4_000
@@ -57,8 +57,6 @@ class Tokenizer:
         self.eos_token_ids = tuple(dict.fromkeys((*first, *extra_eos_token_ids)))  # ids that end a text, the main one first
         self.added = core.get_added_tokens_decoder()  # id -> AddedToken
         self.special_ids = frozenset(number for number, token in self.added.items() if token.special)
-        self._bytes: dict[int, bytes] = {}
-        self._texts, self._shown = (TokenTexts(self.token_bytes, skipped) for skipped in (frozenset[int](), self.special_ids))
         self._encode = fast_encode(core) if env.USE_FASTOKENS.get() else None
         self.num_added = core.num_special_tokens_to_add(False)  # special tokens that `encode` puts around a text
 
@@ -87,16 +85,29 @@ class Tokenizer:
         """The bytes that a token adds to a text; empty for an id without a token.
 
         Their concatenation is the UTF-8 of the decoded text, but for the one leading space that `strips_leading_space` speaks of.
-        Each is worked out once: streams ask for every token.
         """
-        data = self._bytes.get(token_id)
-        if data is None:
-            data = self._bytes[token_id] = self._work_out_bytes(token_id)
-        return data
+        if not 0 <= token_id < len(self._texts):
+            return b""
+        text = self._texts[token_id]
+        return self._parts[token_id] if text is None else text.encode()
 
-    def token_texts(self, skip_special_tokens: bool) -> TokenTexts:
+    def token_texts(self, skip_special_tokens: bool) -> tuple[str | None, ...]:
         """The characters that each token's bytes are; None where they begin or end inside a character."""
         return self._shown if skip_special_tokens else self._texts
+
+    @cached_property
+    def _texts(self) -> tuple[str | None, ...]:
+        """Of all tokens at once, for streams ask for every token: kept as they come, they would let a server grow until all have come."""
+        return tuple(whole_text(self._work_out_bytes(token_id)) for token_id in range(self.vocab_size))
+
+    @cached_property
+    def _shown(self) -> tuple[str | None, ...]:
+        return tuple("" if token_id in self.special_ids else text for token_id, text in enumerate(self._texts))
+
+    @cached_property
+    def _parts(self) -> dict[int, bytes]:
+        """The bytes that are not whole characters."""
+        return {token_id: self._work_out_bytes(token_id) for token_id, text in enumerate(self._texts) if text is None}
 
     def _work_out_bytes(self, token_id: int) -> bytes:
         token = self.id_to_token(token_id)
@@ -105,7 +116,10 @@ class Tokenizer:
         if token_id in self.added:
             return self.added[token_id].content.encode()
         if self._byte_level:
-            return bytes(LETTERS[letter] for letter in token) if LETTERS.keys() >= set(token) else token.encode()
+            try:
+                return bytes(map(LETTERS.__getitem__, token))
+            except KeyError:  # it is no token of bytes
+                return token.encode()
         if self._byte_fallback and (match := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
         return token.replace("▁", " ").encode() if self._spaces_as_blocks else token.encode()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.text.output import RequestState
 from octavo.types import FinishReason, OutputKind, Request, RequestOutput, SamplingParams, SequenceOutput
-from tests.scripted_engine import END_OF_TURN, EOS, PieceTokenizer, Script, ScriptedEngine
+from tests.scripted_engine import BOS, END_OF_TURN, EOS, VOCAB_SIZE, PieceTokenizer, Script, ScriptedEngine
 
 
 def run(
@@ -127,6 +127,17 @@ def test_a_stream_may_tell_several_tokens_at_once_but_for_the_first_and_what_is_
     outputs, _, _ = run(["a", "b", "c", "d", "stop"], kind=OutputKind.DELTA, interval=3, stop=["stop"])
     assert [one.outputs[0].text for one in outputs] == ["a", "bcd", ""]
     assert outputs[-1].outputs[0].finish_reason == "stop"
+
+
+def test_a_stream_goes_on_over_an_id_that_no_token_has() -> None:
+    tokenizer = PieceTokenizer()
+    request = Request("r", tuple(b"prompt"), SamplingParams(max_tokens=9, output_kind=OutputKind.DELTA))
+    state = RequestState(request, "prompt", tokenizer, clock=lambda: 1.0)
+    state.feed([SequenceOutput("r", 0, (ord("a"),))])
+    growing = state.growing(0)
+    texts = [growing.short_text(token_id) for token_id in (ord("b"), VOCAB_SIZE, *"é".encode(), BOS)]
+    assert texts == ["b", "", "", "é", ""]
+    assert growing.num_tokens == 6
 
 
 def test_min_tokens_hold_for_stop_strings() -> None:

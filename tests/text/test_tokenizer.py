@@ -82,6 +82,19 @@ def test_the_bytes_of_tokens_add_up_to_the_text(tmp_path):
     assert tokenizer.token_to_id("<|tool|>") == 262
 
 
+def test_texts_are_those_of_all_tokens_from_the_first_on(tmp_path):
+    tokenizer = read_tokenizer(write(tmp_path, byte_level_core()))
+    every = range(tokenizer.vocab_size)
+    texts, shown = tokenizer.token_texts(False), tokenizer.token_texts(True)
+    assert [text for text in texts if text is not None] == [tokenizer.decode([i], False) for i in every if texts[i] is not None]
+    assert [i for i in every if shown[i] != texts[i]] == sorted(tokenizer.special_ids) == [i for i in every if shown[i] == ""]
+    assert "hell" in texts
+    parts = {i: tokenizer.token_bytes(i) for i in every if texts[i] is None}
+    assert sorted(parts.values()) == [bytes([byte]) for byte in range(0x80, 0x100)]
+    assert (len(texts), len(shown)) == (263, 263), "there is none to add when a token is seen"
+    assert tokenizer.token_texts(True) is shown, "all streams share them"
+
+
 def test_byte_fallback_kinds_have_bytes_too(tmp_path):
     vocab = {"<unk>": 0, "<s>": 1, **{f"<0x{byte:02X}>": 2 + byte for byte in range(256)}, "▁": 258, "a": 259, "▁a": 260}
     core = Core(models.BPE(vocab, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
