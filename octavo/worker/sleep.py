@@ -17,6 +17,7 @@ import torch
 
 from octavo.models.base import CausalLM
 from octavo.models.tensors import trim_heap
+from octavo.ops.kv_format import scaling
 from octavo.worker.runner import Model, Runner
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ class Bed:
         self._runner.forget_captured()
         if self._model is not None:
             for layer in self._model.attention_layers:
-                layer.kv, layer.kv_scales = layer.kv.new_empty(0), None
+                layer.kv = layer.kv.new_empty(0)
+                if scaling(layer.kv_scales) == 2:  # beside the memory; those of a whole layer came with the weights
+                    layer.kv_scales = None
             if level == 2:
                 self._forget()
             elif self.apart and WEIGHTS not in self._gone:
