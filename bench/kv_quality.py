@@ -115,10 +115,7 @@ def perplexities(model: str, text: Path, num_tokens: int, window: int, device: s
     windows = [tuple(tokens[i : i + window]) for i in range(0, len(tokens) - 1, window)]
     architecture = Architecture.from_config(checkpoint.config)
     dtype = "float32" if device == "cpu" else "bfloat16"
-    base = Resolved(
-        device=device, dtype=dtype, max_model_len=window, max_num_seqs=2, max_num_batched_tokens=window,
-        attention_backend="reference" if device == "cpu" else "auto",
-    )  # fmt: skip
+    base = Resolved(device=device, dtype=dtype, max_model_len=window, max_num_seqs=2, max_num_batched_tokens=window)
     plain, runner = measure(base, architecture, checkpoint, dtype, windows)
     loss(runner, [other])
     scales = fitting_scales(runner, len(other), "fp8_e4m3")

@@ -17,9 +17,7 @@ from octavo.types import SamplingParams
 from octavo.worker.build import build_runner
 from tests.worker.test_warm import CONFIG
 
-SETTINGS = Resolved(
-    max_model_len=64, block_size=8, max_num_seqs=3, max_num_batched_tokens=48, kv_bytes=1 << 16, attention_backend="reference"
-)
+SETTINGS = Resolved(max_model_len=64, block_size=8, max_num_seqs=3, max_num_batched_tokens=48, kv_bytes=1 << 16)
 GREEDY = SamplingParams(temperature=0.0)
 TOKENS = tuple(range(3, 33))
 
