@@ -97,9 +97,8 @@ def knobs(settings: Resolved, plan: MemoryPlan) -> list[Knob]:
             tuple((f"{count} sequences", at_once(count, Kind(short, 2 * out))) for count in (1, 16, 64)),
         ),
         Knob(
-            "KV dtype", "Smaller numbers hold more tokens and are read sooner.",
-            tuple((kind, {"kv_cache_dtype": kind}) for kind in (("auto", "fp8", "int8") if on_gpu else ("auto", "float32", "bfloat16"))),
-            (mixed,),
+            "KV dtype", "Smaller numbers hold more tokens, and are widened when they are read.",
+            tuple((kind, {"kv_cache_dtype": kind}) for kind in ("auto", "fp8", "int8")), (mixed,),
         ),
         Knob(
             "block size", "Small blocks waste less and find shorter beginnings; large ones mean fewer entries to look up.",
