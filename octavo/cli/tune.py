@@ -35,7 +35,7 @@ class TuneOptions:
     trials: Annotated[int, Flag("number of settings that are tried in the simulator")] = 60
     confirm: Annotated[int, Flag("number of the best of them that are measured")] = 2
     probes: Annotated[int, Flag("number of rates that are played, at most, to measure one set of settings")] = 4
-    lossy: Annotated[bool, Flag("also try what changes outputs a little: fp8 in the KV cache")] = False
+    lossy: Annotated[bool, Flag("also try what changes outputs a little: int8 and fp8 in the KV cache")] = False
     output: Annotated[str, Flag("the settings file, for --config")] = "octavo-tuned.yaml"
     output_html: Annotated[str | None, Flag("the report; default: beside the settings file")] = None
     state: Annotated[str | None, Flag("what was played, to go on from after an interruption; default: beside the settings file")] = None
@@ -104,10 +104,11 @@ def _set_out(options: TuneOptions, flags: Mapping[str, Any], config: Mapping[str
     slo, duration_s = Slo.read(options.slo), options.duration
     num_devices = Device.here()[1]
     aim = choose_objective(options.objective, slo, options.rate or load.rate, duration_s)
-    task = Task(aim, choices(settings, flags, slo, options.lossy, num_devices), duration_s, options.trials, options.confirm, options.probes)
     told = {**asdict(options), "state": None, "output": None, "output_html": None, "flags": dict(flags), "device": subject.device.name}
     journal = Journal(options.beside(options.state, ".state.json"), told)
-    return Machine(flags, subject, config, start_llm, journal, load, options.own_time, num_devices), task
+    machine = Machine(flags, subject, config, start_llm, journal, load, options.own_time, num_devices)
+    moved = choices(settings, flags, slo, machine.kv_formats() if options.lossy else (), num_devices)
+    return machine, Task(aim, moved, duration_s, options.trials, options.confirm, options.probes)
 
 
 def kinds_of(text: str) -> tuple[Kind, ...]:

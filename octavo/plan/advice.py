@@ -73,9 +73,10 @@ def _kv_bound(window: Window, settings: Resolved) -> Finding | None:
     memory = "OCTAVO_CPU_KVCACHE_SPACE" if settings.device == "cpu" else "--gpu-memory-utilization"
     flags = [memory, "--max-num-seqs"]
     smaller = ""
-    if settings.device == "cuda" and not settings.kv_dtype.startswith(("fp8", "int8")):
+    if not settings.kv_dtype.startswith(("fp8", "int8")):
         flags.insert(1, "--kv-cache-dtype")
-        smaller = ", or --kv-cache-dtype fp8, which holds twice as many tokens"
+        times = "nearly four times" if settings.kv_dtype == "float32" else "nearly twice"
+        smaller = f", or --kv-cache-dtype int8, which holds {times} as many tokens"
     fewer = f"or let fewer run at once: lower --max-num-seqs below {settings.max_num_seqs}"
     advice = f"give the KV cache more memory ({memory}){smaller}; {fewer}"
     evidence = f"{window.preemptions} preemptions; {full:.0%} of the time hardly a block was free while requests waited"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from octavo.attention.registry import choose_attention
 from octavo.bench.cost import Engine, Subject, play, warm_up
 from octavo.bench.replay import OwnTime
 from octavo.config.engine import EngineConfig
@@ -21,6 +22,7 @@ from octavo.tune.space import LIVE, Changes, is_live, num_ranks
 from octavo.tune.workload import Workload, of_all, of_one
 
 WARM_UP_S = 1.0
+COMPRESSED_KV = ("int8", "fp8")  # at little loss
 
 
 class Started(Engine, Protocol):
@@ -51,6 +53,17 @@ class Machine:
         if num_ranks(settings) > max(self.num_devices, num_ranks(self.subject.settings)):
             raise ConfigError("tensor_parallel_size", settings.tensor_parallel_size, f"a layout has at most {self.num_devices} GPUs here")
         return settings
+
+    def kv_formats(self) -> tuple[str, ...]:
+        """Those of `COMPRESSED_KV` in which attention reads this model's K and V here."""
+        return tuple(name for name in COMPRESSED_KV if self._reads(name))
+
+    def _reads(self, kv_format: str) -> bool:
+        try:
+            choose_attention(self.subject.arch, self.settings({"kv_cache_dtype": kv_format}), self.subject.device.sm)
+        except ConfigError:
+            return False
+        return True
 
     def play(self, changes: Changes, rate: float, duration_s: float) -> Figures:
         """The workload at that rate, as it was served."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ REASONS = {
     "target_itl_ms": ("each step reads as many prompt tokens as the time between tokens allows",) * 2,
     "block_size": ("smaller blocks: less of each last block is wasted, and more prefixes match", "larger blocks: fewer of them to keep"),
     "gpu_memory_utilization": ("less memory for the KV cache", "more memory for the KV cache"),
-    "kv_cache_dtype": ("twice as many tokens in the KV cache, and half as many bytes to read",) * 2,
+    "kv_cache_dtype": ("more tokens in the KV cache, and fewer bytes to read",) * 2,
 }
 
 
@@ -59,8 +59,10 @@ class Choice:
         return REASONS[self.flag][upward]
 
 
-def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool, num_devices: int = 1) -> list[Choice]:
-    """What may be moved under these settings. A flag that was given stays as it is; `lossy`: also what changes outputs."""
+def choices(
+    settings: Resolved, given: Mapping[str, Any], slo: Slo, kv_formats: Sequence[str] = (), num_devices: int = 1
+) -> list[Choice]:
+    """What may be moved under these settings. A flag that was given stays as it is; `kv_formats`: those that K and V may be kept in too."""
     kind, budget, seqs = settings.device, settings.max_num_batched_tokens, settings.max_num_seqs
     tokens = [n for n in TOKENS[kind] if n <= 2 * budget and (n >= min(SEQUENCES[kind]))]
     found = [
@@ -70,6 +72,7 @@ def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool,
         Choice("long_prefill_token_threshold", _first(settings.long_prefill_token_threshold, LONG[kind])),
         Choice("enable_chunked_prefill", _first(settings.enable_chunked_prefill, (False,))),
         Choice("block_size", _first(settings.block_size, (16, 32))),
+        Choice("kv_cache_dtype", ("auto", *kv_formats)),
     ]
     limit = slo.limit_of("itl") or slo.limit_of("tpot")
     if limit is not None:
@@ -79,8 +82,6 @@ def choices(settings: Resolved, given: Mapping[str, Any], slo: Slo, lossy: bool,
         found.append(Choice("gpu_memory_utilization", _first(given.get("gpu_memory_utilization", 0.9), (0.9, 0.94))))
         found.append(Choice("optimization_level", _first(settings.optimization_level, (1, 3))))
         found += layouts(settings, num_devices)
-        if lossy:
-            found.append(Choice("kv_cache_dtype", ("auto", "fp8")))
     return [choice for choice in found if choice.flag not in given and len(choice.values) > 1]
 
 

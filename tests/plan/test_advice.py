@@ -45,7 +45,7 @@ def test_the_flag_fits_the_settings() -> None:
     (finding,) = advise(CASES["kv-bound"], replace(GPU, kv_dtype="fp8_e4m3"))
     assert "--kv-cache-dtype" not in finding.flags
     (finding,) = advise(CASES["kv-bound"], replace(GPU, device="cpu"))
-    assert finding.flags == ("OCTAVO_CPU_KVCACHE_SPACE", "--max-num-seqs")
+    assert finding.flags == ("OCTAVO_CPU_KVCACHE_SPACE", "--kv-cache-dtype", "--max-num-seqs")
     (finding,) = advise(CASES["budget-bound"], replace(GPU, target_itl_s=0.05))
     assert "50 ms" in finding.advice
     (finding,) = advise(CASES["host-bound"], replace(GPU, overlap_depth=0))

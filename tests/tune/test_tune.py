@@ -30,7 +30,7 @@ from octavo.tune.objective import MostRequests, Slo, choose
 from octavo.tune.space import Choice, choices
 from octavo.tune.workload import choose as choose_load
 from tests.bench import timed
-from tests.plan.checkpoints import LLAMA3_8B, QWEN3_06B
+from tests.plan.checkpoints import DEEPSEEK_V3, LLAMA3_8B, QWEN3_06B
 
 FLAGS: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 64, "block_size": 16, "gpu_memory_utilization": 0.5}
 TERMS = Terms(3.0, 3.0, 4.0, few=0.0, attention=6.0, kv=3.0, activations=4.0, sequences=40.0, collectives=1.0, eager=1.0)
@@ -69,7 +69,7 @@ def machine(tmp_path: Path, starts: list[dict[str, Any]]) -> Callable[[], Machin
 
 
 def course(machine: Machine) -> tuple[Outcome, Task]:
-    task = Task(MostRequests(SLO), choices(machine.subject.settings, FLAGS, SLO, lossy=False), 3.0, 8, 1, 4, first_rate=15.0)
+    task = Task(MostRequests(SLO), choices(machine.subject.settings, FLAGS, SLO), 3.0, 8, 1, 4, first_rate=15.0)
     first = cost_model(machine.subject.arch, machine.subject.settings, machine.subject.device, ())
     return tune(machine, task, first, Progress(1, "s", shown=False), lambda line: None), task
 
@@ -181,11 +181,26 @@ def test_what_cannot_be_asked_is_refused(words: list[str], says: str, tmp_path: 
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("config", "flags", "formats"),
+    [(QWEN3_06B, {}, ("int8", "fp8")), (QWEN3_06B, {"attention_backend": "flashinfer"}, ()), (DEEPSEEK_V3, {}, ())],
+)  # fmt: skip
+def test_formats_of_k_and_v_are_tried_where_attention_reads_them(machine: Callable[[], Machine], config, flags, formats) -> None:
+    device = replace(Device.named("h200"), name="cpu", kind="cpu", sm=0)  # of a size for any of these models
+    asked = {"max_model_len": 64, **flags}
+    settings = resolve(EngineConfig.from_flags(**asked), config, device)
+    here = replace(machine(), flags=asked, config=config, subject=Subject(Architecture.from_config(config), settings, device))
+    assert here.kv_formats() == formats
+    tried = {choice.flag: choice.values for choice in choices(settings, {}, SLO, formats)}
+    assert tried.get("kv_cache_dtype", ("auto",)) == ("auto", *formats)
+    assert "kv_cache_dtype" not in {choice.flag for choice in choices(settings, {"kv_cache_dtype": "auto"}, SLO, formats)}
+
+
 def test_layouts_are_tried_where_there_are_gpus(machine: Callable[[], Machine]) -> None:
     """Two replicas serve twice as much, at what one of them makes its part of the load feel."""
     tuned = replace(machine(), num_devices=2)
     settings = tuned.subject.settings
-    by_flag = {choice.flag: choice.values for choice in choices(settings, {}, SLO, lossy=False, num_devices=2)}
+    by_flag = {choice.flag: choice.values for choice in choices(settings, {}, SLO, num_devices=2)}
     for layout in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         assert by_flag[layout] == (1, 2)
     assert by_flag["enable_chunked_prefill"] == (True, False)
