@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "bench": (*HANDS, "engine", "llm", "progress", "simulate"),
     "doctor": ("host", "plan", "config", "ops.native.build", *BASE),
     "cli.doctor": ("cli", "doctor", "config", *BASE),
-    "tune": ("bench", "llm", "simulate", "core", "config", "plan", "progress", *BASE),
+    "tune": ("bench", "attention.registry", "llm", "simulate", "core", "config", "plan", "progress", *BASE),
     "cli.plan": ("cli", "plan", "config", "models.checkpoint", "attention.registry", *BASE),
     "cli": ("llm", "serve", "bench", "tune", "plan", "simulate", "config", "text", "models.checkpoint", "progress", "engine.client", *BASE),
     "__main__": ("cli",),
