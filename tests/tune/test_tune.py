@@ -186,7 +186,7 @@ def test_what_cannot_be_asked_is_refused(words: list[str], says: str, tmp_path: 
     [(QWEN3_06B, {}, ("int8", "fp8")), (QWEN3_06B, {"attention_backend": "flashinfer"}, ()), (DEEPSEEK_V3, {}, ())],
 )  # fmt: skip
 def test_formats_of_k_and_v_are_tried_where_attention_reads_them(machine: Callable[[], Machine], config, flags, formats) -> None:
-    device = replace(Device.named("h200"), name="cpu", kind="cpu", sm=0, memory_bytes=2**42, free_bytes=2**42)  # room for any of these models
+    device = replace(Device.named("h200"), name="cpu", kind="cpu", sm=0, memory_bytes=2**42, free_bytes=2**42)  # room for all
     asked = {"max_model_len": 64, **flags}
     settings = resolve(EngineConfig.from_flags(**asked), config, device)
     here = replace(machine(), flags=asked, config=config, subject=Subject(Architecture.from_config(config), settings, device))
