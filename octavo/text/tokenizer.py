@@ -32,6 +32,7 @@ def byte_letters() -> dict[str, int]:
 
 
 LETTERS = byte_letters()
+LETTER_OF_SPACE = "\u0120"
 
 
 class Tokenizer:
@@ -98,7 +99,23 @@ class Tokenizer:
     @cached_property
     def _texts(self) -> tuple[str | None, ...]:
         """Of all tokens at once, for streams ask for every token: kept as they come, they would let a server grow until all have come."""
-        return tuple(whole_text(self._work_out_bytes(token_id)) for token_id in range(self.vocab_size))
+        return tuple(self._work_out_text(token_id, token) for token_id, token in enumerate(self._tokens()))
+
+    def _tokens(self) -> list[str | None]:
+        """As the vocabulary spells them, by id."""
+        count = self.core.get_vocab_size(with_added_tokens=True)
+        tokens = list(map(self.core.id_to_token, range(count)))
+        if None not in tokens:  # as many ids as tokens, so there are no higher ones: to ask for the whole vocabulary takes four times as long
+            return tokens
+        highest = max(self.core.get_vocab(with_added_tokens=True).values())
+        return list(map(self.core.id_to_token, range(highest + 1)))
+
+    def _work_out_text(self, token_id: int, token: str | None) -> str | None:
+        if self._byte_level and token is not None and " " not in token:
+            plain = token.replace(LETTER_OF_SPACE, " ")
+            if plain.isascii() and token_id not in self.added:  # its other letters stand for themselves: most tokens, and soon done
+                return plain
+        return whole_text(self._work_out_bytes(token_id))
 
     @cached_property
     def _shown(self) -> tuple[str | None, ...]:
@@ -124,10 +141,10 @@ class Tokenizer:
             return bytes([int(match[1], 16)])
         return token.replace("▁", " ").encode() if self._spaces_as_blocks else token.encode()
 
-    @cached_property
+    @property
     def vocab_size(self) -> int:
         """One more than the highest id. A model's embedding may have more rows, or fewer."""
-        return max(self.core.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return len(self._texts)
 
     @cached_property
     def special_tokens(self) -> dict[str, str]:
