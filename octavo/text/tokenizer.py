@@ -105,7 +105,7 @@ class Tokenizer:
         """As the vocabulary spells them, by id."""
         count = self.core.get_vocab_size(with_added_tokens=True)
         tokens = list(map(self.core.id_to_token, range(count)))
-        if None not in tokens:  # as many ids as tokens, so there are no higher ones: to ask for the whole vocabulary takes four times as long
+        if None not in tokens:  # no id is left out, so there are none beyond; asking for the whole vocabulary takes four times as long
             return tokens
         highest = max(self.core.get_vocab(with_added_tokens=True).values())
         return list(map(self.core.id_to_token, range(highest + 1)))
